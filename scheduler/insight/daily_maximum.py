@@ -125,7 +125,7 @@ def _entry_maximum(settings: Settings, entry: _PromptedEntry) -> EntryMaximum:
 
 def _max_usd_per_attempt(attempt: AttemptUsage, found: Allowance | None) -> float | None:
     """The maximum cost of an attempt, by its allowance if it has one; None if unknown."""
-    if not attempt.priced or (attempt.has_unknown_usage and attempt.usd_per_run is None):
+    if not attempt.priced or (attempt.has_unknown_usage and attempt.usd_per_try is None):
         return None
     return found.max_usage.usd if found else attempt.max_usage.usd
 
@@ -156,7 +156,7 @@ def _attempt_usage(settings: Settings, key: Key, agent: Agent) -> AttemptUsage:
     """
     found = settings.allowances.get(key)
     if found:
-        return budget.attempt_usage(agent, settings.prices, found.usd_per_run, found.tokens_per_run)
+        return budget.attempt_usage(agent, settings.prices, found.usd_per_try, found.tokens_per_try)
     attempt = budget.attempt_usage(agent, settings.prices, None, None)
     if not attempt.model_calls and not any(attempt.fallbacks):
         return attempt

@@ -175,16 +175,16 @@ class ModelCallLimit:
 class AttemptUsage:
     """The maximum usage of one attempt: its model calls, and `programs`, agents that report no usage.
 
-    `input_tokens` is the longest prompt. `usd_per_run` is what the config says that an agent of unknown usage costs. For models,
-    it and `tokens_per_run` limit all calls of the attempt together. `fallbacks` has the model calls with each fallback in place
+    `input_tokens` is the longest prompt. `usd_per_try` is what the config says that an agent of unknown usage costs. For models,
+    it and `tokens_per_try` limit all calls of the attempt together. `fallbacks` has the model calls with each fallback in place
     of the agent, None for a program.
     """
 
     model_calls: tuple[ModelCallLimit, ...]
     programs: int
     input_tokens: int
-    usd_per_run: float | None = None
-    tokens_per_run: int | None = None
+    usd_per_try: float | None = None
+    tokens_per_try: int | None = None
     fallbacks: tuple[tuple[ModelCallLimit, ...] | None, ...] = ()
 
     @property
@@ -214,7 +214,7 @@ class AttemptUsage:
 
         A fallback is only called if what the failed calls may have used leaves enough, so the most expensive model decides.
         """
-        own = usd_to_nanos(self.usd_per_run or 0.0) * self.programs
+        own = usd_to_nanos(self.usd_per_try or 0.0) * self.programs
         amounts = [each._max_of_models for each in self.alternatives]
         return Amount(own + max(each.nanos for each in amounts), max(each.tokens for each in amounts), 1)
 
@@ -223,10 +223,10 @@ class AttemptUsage:
         one_turn = self._of_turns(all_turns=False)
         most = self._of_turns(all_turns=True)
         nanos, tokens = most.nanos, most.tokens
-        if most != one_turn and self.usd_per_run is not None and self.priced:
-            nanos = min(nanos, max(usd_to_nanos(self.usd_per_run), one_turn.nanos))
-        if most != one_turn and self.tokens_per_run is not None:
-            tokens = min(tokens, max(self.tokens_per_run, one_turn.tokens))
+        if most != one_turn and self.usd_per_try is not None and self.priced:
+            nanos = min(nanos, max(usd_to_nanos(self.usd_per_try), one_turn.nanos))
+        if most != one_turn and self.tokens_per_try is not None:
+            tokens = min(tokens, max(self.tokens_per_try, one_turn.tokens))
         return Amount(nanos, tokens)
 
     @property
@@ -240,8 +240,8 @@ class AttemptUsage:
         *first, last = calls or (None,)
         if last is None:
             return None
-        before = replace(self, model_calls=tuple(first), usd_per_run=None)._of_turns(all_turns=True)
-        before += Amount(usd_to_nanos(self.usd_per_run or 0.0) * self.programs)
+        before = replace(self, model_calls=tuple(first), usd_per_try=None)._of_turns(all_turns=True)
+        before += Amount(usd_to_nanos(self.usd_per_try or 0.0) * self.programs)
         usd = (most.nanos - before.nanos) / NANO if self.priced else None
         return TurnBudget(usd, most.tokens - before.tokens, last.input_price or 0.0, last.output_price or 0.0)
 
@@ -267,15 +267,15 @@ class AttemptUsage:
 
     @property
     def input_tokens_within_run(self) -> int | None:
-        """The longest prompt for which one turn of each model uses at most `tokens_per_run`; None: any length."""
+        """The longest prompt for which one turn of each model uses at most `tokens_per_try`; None: any length."""
         found = (each._input_tokens_within_run for each in self.alternatives)
         return min((most for most in found if most is not None), default=None)
 
     @property
     def _input_tokens_within_run(self) -> int | None:
-        if self.tokens_per_run is None or not self.model_calls:
+        if self.tokens_per_try is None or not self.model_calls:
             return None
-        return (self.tokens_per_run - sum(question.output_tokens for question in self.model_calls)) // len(self.model_calls)
+        return (self.tokens_per_try - sum(question.output_tokens for question in self.model_calls)) // len(self.model_calls)
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,7 +339,7 @@ def highest_input_price(price: Price) -> float:
 
 
 def attempt_usage(
-    agent: Agent, prices: Mapping[str, Price], usd_per_run: float | None, tokens_per_run: int | None
+    agent: Agent, prices: Mapping[str, Price], usd_per_try: float | None, tokens_per_try: int | None
 ) -> AttemptUsage:
     """The maximum usage of one attempt of a heartbeat or of a job's prompt: of the agent, its fallbacks, and the decision.
 
@@ -353,7 +353,7 @@ def attempt_usage(
         (*decision, *_limits_of_models(each, prices, tokens)) if isinstance(each[-1][0], ModelRunner) else None for each in others
     )
     programs = sum(not isinstance(each[-1][0], ModelRunner) for each in agent.alternatives)
-    return AttemptUsage(calls, programs, tokens, usd_per_run, tokens_per_run, fallbacks)
+    return AttemptUsage(calls, programs, tokens, usd_per_try, tokens_per_try, fallbacks)
 
 
 def _limits_of_models(called: Iterable[Called], prices: Mapping[str, Price], input_tokens: int) -> tuple[ModelCallLimit, ...]:
@@ -384,8 +384,8 @@ class Allowance:
     shared: Budget | None
     max_usage: Amount
     input_tokens: int | None
-    usd_per_run: float | None = None
-    tokens_per_run: int | None = None
+    usd_per_try: float | None = None
+    tokens_per_try: int | None = None
     turns: tuple[TurnBudget | None, ...] = ()
 
     def budgets(self, kind: Kind, name: str) -> Iterator[tuple[Scope, Budget]]:

@@ -32,7 +32,7 @@ server: {listen: "127.0.0.1:0"}
 limits: {shutdown_grace: 1s}
 prices: {claude-haiku-5-5: {input: 1, output: 5}}
 defaults:
-  heartbeat: {on_missing: run, active_hours: "08:00-22:00", interval: 30m, stagger: 0s, deliver: log, budget: {usd_per_run: 0.01}}
+  heartbeat: {on_missing: run, active_hours: "08:00-22:00", interval: 30m, stagger: 0s, deliver: log, budget: {usd_per_try: 0.01}}
 agents:
 """
 AGENT = "  {name}: {{runner: {{kind: command, argv: ['true']}}{more}}}\n"

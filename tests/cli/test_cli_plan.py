@@ -317,7 +317,7 @@ agents:
   near: {context: [SOUL.md], heartbeat: {interval: 1h, checklist: "- look\\n", budget: {usd_per_day: 1}}}
   over: {context: [SOUL.md], heartbeat: {interval: 1h, checklist: HEARTBEAT.md, budget: {usd_per_day: 1}}}
 cron:
-  digest: {schedule: "0 8 * * *", prompt: "Write a digest.", agent: free, budget: {usd_per_day: 1, usd_per_run: 0.02}}
+  digest: {schedule: "0 8 * * *", prompt: "Write a digest.", agent: free, budget: {usd_per_day: 1, usd_per_try: 0.02}}
 """
     for name in ("free", "near", "over"):
         folder = tmp_path / "agents" / name

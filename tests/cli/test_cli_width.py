@@ -24,7 +24,7 @@ defaults:
   heartbeat: {{interval: 30m, stagger: 0, checklist: "look\\n", deliver: {CHANNEL}}}
   cron: {{every: 1h, command: look, deliver: {CHANNEL}}}
 agents:
-  {AGENTS[0]}: {{heartbeat: {{budget: {{usd_per_day: 1, runs_per_day: 60, usd_per_run: 0.01}}}}}}
+  {AGENTS[0]}: {{heartbeat: {{budget: {{usd_per_day: 1, runs_per_day: 60, usd_per_try: 0.01}}}}}}
   {AGENTS[1]}: {{heartbeat: {{timezone: Asia/Ho_Chi_Minh}}}}
 """
 

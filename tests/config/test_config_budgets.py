@@ -26,14 +26,14 @@ agents:
     model: claude-haiku-5-5
     heartbeat:
       retries: 2
-      budget: {usd_per_day: 0.50, tokens_per_day: 200k, runs_per_day: 60, usd_per_run: 0.10}
+      budget: {usd_per_day: 0.50, tokens_per_day: 200k, runs_per_day: 60, usd_per_try: 0.10}
   tool:
     runner: {kind: command, argv: [cat]}
-    heartbeat: {budget: {usd_per_run: 0.02}}
+    heartbeat: {budget: {usd_per_try: 0.02}}
 """
-BUDGET = "budget: {usd_per_day: 0.50, tokens_per_day: 200k, runs_per_day: 60, usd_per_run: 0.10}"
+BUDGET = "budget: {usd_per_day: 0.50, tokens_per_day: 200k, runs_per_day: 60, usd_per_try: 0.10}"
 LIMITS = "limits: {budget: {usd_per_day: 5}}"
-TOOL = "{budget: {usd_per_run: 0.02}}"
+TOOL = "{budget: {usd_per_try: 0.02}}"
 
 # fmt: off
 FAULTS = [
@@ -47,17 +47,17 @@ FAULTS = [
     ("runs_per_day", "run_per_day", "config.yaml:12:57: agents.ops.heartbeat.budget.run_per_day: unknown key; did you mean runs_per_day?"),
     ("input: 1.0", "input: 1e308", "config.yaml:4:36: prices.claude-haiku-5-5.input: 1e+308 is out of range; write 1000000 or less"),
     ("input: 1.0", "input: -1.0", "config.yaml:4:36: prices.claude-haiku-5-5.input: -1.0 is out of range; write 0 or more"),
-    (BUDGET, "budget: {usd_per_day: 0.05}", "config.yaml:12:29: agents.ops.heartbeat.budget.usd_per_day: one try of agent/ops with \"claude-haiku-5-5\" may cost 0.0725 USD (50,000 tokens in, 2,000 out); write 0.0725 or more, or a smaller usd_per_run"),
+    (BUDGET, "budget: {usd_per_day: 0.05}", "config.yaml:12:29: agents.ops.heartbeat.budget.usd_per_day: one try of agent/ops with \"claude-haiku-5-5\" may cost 0.0725 USD (50,000 tokens in, 2,000 out); write 0.0725 or more, or a smaller usd_per_try"),
     (BUDGET, "budget: {tokens_per_day: 50k}", "config.yaml:12:32: agents.ops.heartbeat.budget.tokens_per_day: one try of agent/ops with \"claude-haiku-5-5\" may use 52,000 tokens (50,000 tokens in, 2,000 out); write 52000 or more, or a smaller max_input_tokens"),
-    (BUDGET, "budget: {usd_per_day: 0.10}\n      decide: {model: claude-haiku-5-5}", "config.yaml:12:29: agents.ops.heartbeat.budget.usd_per_day: one try of agent/ops with \"claude-haiku-5-5\" may cost 0.145 USD (50,000 tokens in, 2,000 and 2,000 out); write 0.145 or more, or a smaller usd_per_run"),
-    ("usd_per_run: 0.10", "usd_per_run: 0.0105", "config.yaml:12:88: agents.ops.heartbeat.budget.usd_per_run: the answers alone may use all of it; write 0.0125 or more, or a smaller max_output_tokens"),
-    (LIMITS, "limits: {budget: {usd_per_day: 0.06}}", "config.yaml:12:7: agents.ops.heartbeat.budget: one try of agent/ops with \"claude-haiku-5-5\" may cost 0.0725 USD (50,000 tokens in, 2,000 out), more than limits.budget.usd_per_day allows; write a smaller usd_per_run, or raise the limit to 0.0725"),
+    (BUDGET, "budget: {usd_per_day: 0.10}\n      decide: {model: claude-haiku-5-5}", "config.yaml:12:29: agents.ops.heartbeat.budget.usd_per_day: one try of agent/ops with \"claude-haiku-5-5\" may cost 0.145 USD (50,000 tokens in, 2,000 and 2,000 out); write 0.145 or more, or a smaller usd_per_try"),
+    ("usd_per_try: 0.10", "usd_per_try: 0.0105", "config.yaml:12:88: agents.ops.heartbeat.budget.usd_per_try: the answers alone may use all of it; write 0.0125 or more, or a smaller max_output_tokens"),
+    (LIMITS, "limits: {budget: {usd_per_day: 0.06}}", "config.yaml:12:7: agents.ops.heartbeat.budget: one try of agent/ops with \"claude-haiku-5-5\" may cost 0.0725 USD (50,000 tokens in, 2,000 out), more than limits.budget.usd_per_day allows; write a smaller usd_per_try, or raise the limit to 0.0725"),
     ("model: claude-haiku-5-5", "model: claude-next", 'config.yaml:12:7: agents.ops.heartbeat.budget: usd_per_day cannot be enforced, because "claude-next" has no price; write prices: {claude-next: {input: 1.0, output: 5.0}}'),
-    (TOOL, "{}", "config.yaml:15:5: agents.tool.heartbeat.budget: limits.budget.usd_per_day cannot be enforced, because the usage of its runner is unknown; write budget: {usd_per_run: 0.10}, the maximum cost of one try, or 0 if it costs nothing"),
-    (TOOL, "{budget: {usd_per_day: 0.01, usd_per_run: 0.02}}", "config.yaml:15:39: agents.tool.heartbeat.budget.usd_per_day: one try of agent/tool may cost 0.02 USD; write 0.02 or more, or a smaller usd_per_run"),
-    (TOOL, "{budget: {tokens_per_day: 1m, usd_per_run: 0.02}}", "config.yaml:15:17: agents.tool.heartbeat.budget: tokens_per_day cannot be enforced, because the usage of its runner is unknown; write usd_per_day and usd_per_run instead, or usd_per_run: 0 if it costs nothing"),
-    (BUDGET, "budget: {usd_per_month: 0.05}", "config.yaml:12:31: agents.ops.heartbeat.budget.usd_per_month: one try of agent/ops with \"claude-haiku-5-5\" may cost 0.0725 USD (50,000 tokens in, 2,000 out); write 0.0725 or more, or a smaller usd_per_run"),
-    (LIMITS, "limits: {budget: {usd_per_run: 1}}", 'config.yaml:2:19: limits.budget.usd_per_run: unknown key here; it belongs under cron.NAME.budget or agents.NAME.heartbeat.budget'),
+    (TOOL, "{}", "config.yaml:15:5: agents.tool.heartbeat.budget: limits.budget.usd_per_day cannot be enforced, because the usage of its runner is unknown; write budget: {usd_per_try: 0.10}, the maximum cost of one try, or 0 if it costs nothing"),
+    (TOOL, "{budget: {usd_per_day: 0.01, usd_per_try: 0.02}}", "config.yaml:15:39: agents.tool.heartbeat.budget.usd_per_day: one try of agent/tool may cost 0.02 USD; write 0.02 or more, or a smaller usd_per_try"),
+    (TOOL, "{budget: {tokens_per_day: 1m, usd_per_try: 0.02}}", "config.yaml:15:17: agents.tool.heartbeat.budget: tokens_per_day cannot be enforced, because the usage of its runner is unknown; write usd_per_day and usd_per_try instead, or usd_per_try: 0 if it costs nothing"),
+    (BUDGET, "budget: {usd_per_month: 0.05}", "config.yaml:12:31: agents.ops.heartbeat.budget.usd_per_month: one try of agent/ops with \"claude-haiku-5-5\" may cost 0.0725 USD (50,000 tokens in, 2,000 out); write 0.0725 or more, or a smaller usd_per_try"),
+    (LIMITS, "limits: {budget: {usd_per_try: 1}}", 'config.yaml:2:19: limits.budget.usd_per_try: unknown key here; it belongs under cron.NAME.budget or agents.NAME.heartbeat.budget'),
 ]
 
 WARNINGS = [
@@ -102,7 +102,7 @@ def test_jobs_that_call_a_model_without_a_budget_get_a_warning_with_advice(tmp_p
 
 
 def test_the_cost_limit_of_a_run_limits_the_length_of_its_prompt(tmp_path: Path) -> None:
-    allowances = read(tmp_path, RIGHT.replace("usd_per_run: 0.10", "usd_per_run: 0.035"), ENVIRON).settings.allowances
+    allowances = read(tmp_path, RIGHT.replace("usd_per_try: 0.10", "usd_per_try: 0.035"), ENVIRON).settings.allowances
     ops = allowances[Kind.HEARTBEAT, "ops"]
     assert (
         ops.input_tokens == 20_000
@@ -132,7 +132,7 @@ def test_a_reload_names_the_entries_whose_budget_changed(tmp_path: Path) -> None
     before = read(tmp_path, RIGHT, ENVIRON)
     for old, new, lines in (
         ("runs_per_day: 60", "runs_per_day: 61", ["agent/ops: heartbeat.budget.runs_per_day 60 -> 61"]),
-        (TOOL, "{budget: {usd_per_run: 0.03}}", ["agent/tool: heartbeat.budget.usd_per_run 0.02 -> 0.03"]),
+        (TOOL, "{budget: {usd_per_try: 0.03}}", ["agent/tool: heartbeat.budget.usd_per_try 0.02 -> 0.03"]),
         (LIMITS, "limits: {budget: {usd_per_day: 6}}", ["limits.budget.usd_per_day 5 -> 6"]),
     ):
         assert compare_configs(before, read(tmp_path, RIGHT.replace(old, new), ENVIRON)).lines() == lines

@@ -348,6 +348,7 @@ ELSEWHERE = [
     ('retries: 2', 'usd_per_day: 1', 'agents.ops.heartbeat.usd_per_day: unknown key here; it belongs under agents.ops.heartbeat.budget'),
     ('retries: 2', 'context: SOUL.md', 'agents.ops.heartbeat.context: unknown key here; it belongs under agents.ops'),
     ('retries: 2', 'api_key: x', 'agents.ops.heartbeat.api_key: unknown key here; it belongs under providers.NAME'),
+    ('retries: 2', 'budget: {usd_per_run: 0.1}', 'agents.ops.heartbeat.budget.usd_per_run: this key is called usd_per_try now; write usd_per_try: 1'),
     ('# for every agent', 'agent: {}', 'defaults.agent: this key no longer exists; write its keys one level up, such as defaults.runner and defaults.model'),
     ('# for every agent', 'deliver: phone', 'defaults.deliver: unknown key here; it belongs under defaults.heartbeat or defaults.cron'),
     ('wake_heartbeat: ops', 'light_context: true', 'cron.nightly.light_context: unknown key here; it belongs under agents.NAME.heartbeat'),

@@ -616,7 +616,7 @@ agents:
       model: claude-haiku-5-5
       light_context: true
       checklist: "- look\\n"
-      budget: {usd_per_day: 5.00, usd_per_run: 0.10}
+      budget: {usd_per_day: 5.00, usd_per_try: 0.10}
       precheck: {command: ./check-host.sh, unchanged: {skip: true, max_age: 24h}}
 """
 

@@ -38,11 +38,11 @@ agents:
       interval: 45m
       stagger: 0s
       checklist: "- look at the disk\\n- [every 4h] read the mail\\n"
-      budget: {runs_per_day: 40, usd_per_run: 0.01}
+      budget: {runs_per_day: 40, usd_per_try: 0.01}
       deliver: [ops-room, last]
   slow:
     runner: {kind: command, argv: [agent]}
-    heartbeat: {interval: 30m, stagger: 0s, checklist: "- look\\n", deliver: dead-room, timeout: 5h, budget: {usd_per_run: 0.02}}
+    heartbeat: {interval: 30m, stagger: 0s, checklist: "- look\\n", deliver: dead-room, timeout: 5h, budget: {usd_per_try: 0.02}}
 cron:
   retried: {command: sync, schedule: "*/20 * * * *", retries: 3, deliver: dead-room, problems: {after: 1, deliver: ops-room}}
   later: {command: report, at: "2026-03-05 09:00"}

@@ -103,7 +103,7 @@ def test_a_model_without_a_price_has_no_maximum_cost_even_with_other_limits(tmp_
 
 @pytest.mark.parametrize("usd", [0, 0.25])
 def test_usd_per_run_of_a_program_limits_the_cost_of_a_day_without_another_budget(tmp_path: Path, usd: float) -> None:
-    beat = f"interval: 24h, deliver: log, budget: {{usd_per_run: {usd}}}"
+    beat = f"interval: 24h, deliver: log, budget: {{usd_per_try: {usd}}}"
     more = f"  tool: {{runner: {{kind: command, argv: [cat]}}, heartbeat: {{{beat}}}}}\n"
     total = maximum(tmp_path, "enabled: false, interval: 30m", more=more)
     assert (total.entries[0].usd_per_attempt, total.usd_per_day) == (usd, 4 * 6 * usd)

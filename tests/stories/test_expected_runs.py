@@ -260,7 +260,7 @@ def test_the_budget_of_all_entries_is_exhausted_by_the_first_run_that_it_skips(m
 def test_the_share_of_a_budgets_day_follows_the_planned_runs(make_world: MakeWorld) -> None:
     hours = '{start: "06:00", end: "12:00"}'
     world = make_world(
-        agent(budget="{runs_per_day: 20, usd_per_month: 9, usd_per_run: 0.01}", active_hours=hours), start="2026-03-02 05:00"
+        agent(budget="{runs_per_day: 20, usd_per_month: 9, usd_per_try: 0.01}", active_hours=hours), start="2026-03-02 05:00"
     )
     page = Page(world)
 

@@ -324,10 +324,10 @@ def test_without_a_precheck_a_problem_that_is_left_out_is_asked_for(make_world: 
         (", max_input_tokens: 800", 60, 2),
         (", max_input_tokens: 400", 60, 1),  # the first prompt fits, and the question with the first answer does not
         (", budget: {usd_per_day: 1}", 1900, 2),  # the reservation is enough for two short calls
-        (", budget: {tokens_per_run: 4600}", 60, 2),
-        (", budget: {tokens_per_run: 4600}", 1900, 1),  # and here for one
-        (", budget: {usd_per_run: 0.013}", 60, 2),
-        (", budget: {usd_per_run: 0.013}", 1900, 1),
+        (", budget: {tokens_per_try: 4600}", 60, 2),
+        (", budget: {tokens_per_try: 4600}", 1900, 1),  # and here for one
+        (", budget: {usd_per_try: 0.013}", 60, 2),
+        (", budget: {usd_per_try: 0.013}", 1900, 1),
     ],
 )
 def test_further_calls_stay_within_the_settings_and_the_reservation(

@@ -61,7 +61,7 @@ def used_today(world: World, key: str = "usd_per_day") -> float:
 
 
 def test_a_call_that_ended_before_it_began_costs_nothing(make_world: MakeWorld) -> None:
-    world = make_world(program_agent("{usd_per_day: 1, usd_per_run: 0.9}"), scripts={"ops": lambda call: NeverBegun()})
+    world = make_world(program_agent("{usd_per_day: 1, usd_per_try: 0.9}"), scripts={"ops": lambda call: NeverBegun()})
     world.run(minutes=1)
     assert (world.history(), world.records()[0]["error"]) == (
         ["03-02 08:00 interval failed exit"],
@@ -72,7 +72,7 @@ def test_a_call_that_ended_before_it_began_costs_nothing(make_world: MakeWorld) 
 
 def test_a_daily_budget_starts_again_on_the_next_day(make_world: MakeWorld) -> None:
     world = make_world(
-        program_agent("{usd_per_day: 0.10, usd_per_run: 0.03}"), start="2026-03-02 20:00", scripts={"ops": cost_report(0.03)}
+        program_agent("{usd_per_day: 0.10, usd_per_try: 0.03}"), start="2026-03-02 20:00", scripts={"ops": cost_report(0.03)}
     )
     world.run(hours=6, minutes=1)
     assert outcomes(world) == ["ok", "ok", "ok", "skipped budget", "ok", "ok", "ok"]
@@ -108,7 +108,7 @@ def test_a_change_of_zone_opens_no_second_budget_day(make_world: MakeWorld, tmp_
 
 
 def test_reported_usage_replaces_the_reservation(make_world: MakeWorld) -> None:
-    world = make_world(program_agent("{usd_per_day: 0.10, usd_per_run: 0.05}"), scripts={"ops": cost_report(0.01)})
+    world = make_world(program_agent("{usd_per_day: 0.10, usd_per_try: 0.05}"), scripts={"ops": cost_report(0.01)})
     world.run(hours=9, minutes=1)
     assert outcomes(world) == ["ok"] * 6 + ["skipped budget"] * 4  # 6 cents are charged, so 5 more exceed the budget
     assert used_today(world) == pytest.approx(0.06)
@@ -116,7 +116,7 @@ def test_reported_usage_replaces_the_reservation(make_world: MakeWorld) -> None:
 
 
 def test_unreported_usage_is_charged_at_its_maximum_and_recorded(make_world: MakeWorld) -> None:
-    world = make_world(program_agent("{usd_per_day: 0.10, usd_per_run: 0.05}"), scripts={"ops": lambda call: "HEARTBEAT_OK"})
+    world = make_world(program_agent("{usd_per_day: 0.10, usd_per_try: 0.05}"), scripts={"ops": lambda call: "HEARTBEAT_OK"})
     world.run(hours=2, minutes=1)
     assert outcomes(world) == ["ok", "ok", "skipped budget"]
     assert [(row["cost_usd"], row["charged"]) for row in world.records()] == [
@@ -165,7 +165,7 @@ def test_an_impossible_usage_does_not_stop_the_agent(make_world: MakeWorld) -> N
 def test_the_cost_reported_by_a_program_is_added_to_the_cost_of_the_decision(make_world: MakeWorld, cost: float) -> None:
     decision = completions.completion(None, calls=[completions.tool("decide", {"action": "run", "tasks": "look"})])
     with Server([reply(decision)]) as server:
-        yaml = model_agent(server.url, "{usd_per_day: 1, usd_per_run: 0.05}", decide="{model: big, provider: local}")
+        yaml = model_agent(server.url, "{usd_per_day: 1, usd_per_try: 0.05}", decide="{model: big, provider: local}")
         yaml = yaml.replace("{kind: openai, provider: local}, model: big", "{kind: command, argv: [agent]}")
         world = make_world(yaml, scripts={"ops": cost_report(cost)})
         world.run(minutes=1)
@@ -176,7 +176,7 @@ def test_the_cost_reported_by_a_program_is_added_to_the_cost_of_the_decision(mak
 def test_a_program_that_cannot_be_started_costs_nothing(make_world: MakeWorld) -> None:
     missing = ProcessResult(None, problem="no such file: agent")
     world = make_world(
-        program_agent("{usd_per_day: 0.10, usd_per_run: 0.05}", retries="0"), scripts={"ops": lambda call: missing}
+        program_agent("{usd_per_day: 0.10, usd_per_try: 0.05}", retries="0"), scripts={"ops": lambda call: missing}
     )
     world.run(hours=3, minutes=1)
     assert outcomes(world) == ["failed exit"] * 4
@@ -186,7 +186,7 @@ def test_a_program_that_cannot_be_started_costs_nothing(make_world: MakeWorld) -
 @pytest.mark.parametrize(("reported", "charged"), [(0.001, 0.05), (0.06, 0.06)])
 def test_an_async_answer_is_charged_at_least_its_maximum(make_world: MakeWorld, reported: float, charged: float) -> None:
     with Server([reply({"later": True, "cost_usd": reported})]) as server:
-        yaml = program_agent("{usd_per_day: 1, usd_per_run: 0.05}").replace(
+        yaml = program_agent("{usd_per_day: 1, usd_per_try: 0.05}").replace(
             "kind: command, argv: [agent]", f'kind: http, url: "{server.url}"'
         )
         world = make_world(yaml)
@@ -319,7 +319,7 @@ def test_a_wake_over_two_budgets_waits_until_both_have_room(make_world: MakeWorl
 
 
 def test_a_skipped_run_does_not_count_against_the_budget(make_world: MakeWorld) -> None:
-    world = make_world(program_agent("{usd_per_day: 0.03, usd_per_run: 0.03, runs_per_day: 1}", checklist="HEARTBEAT.md"))
+    world = make_world(program_agent("{usd_per_day: 0.03, usd_per_try: 0.03, runs_per_day: 1}", checklist="HEARTBEAT.md"))
     world.run(hours=2, minutes=1)
     world.write("ops/HEARTBEAT.md", "- look\n")
     world.run(hours=2)
@@ -336,7 +336,7 @@ def test_an_empty_checklist_is_reported_before_a_used_up_budget(make_world: Make
 
 
 def test_each_attempt_is_reserved_and_a_run_keeps_its_last_result_if_the_budget_allows_no_more(make_world: MakeWorld) -> None:
-    world = make_world(program_agent("{usd_per_day: 0.07, usd_per_run: 0.03}", retries="5"), scripts={"ops": lambda call: 1})
+    world = make_world(program_agent("{usd_per_day: 0.07, usd_per_try: 0.03}", retries="5"), scripts={"ops": lambda call: 1})
     world.run(hours=1, minutes=1)
     assert len(world.calls) == 2
     assert outcomes(world) == ["failed exit", "skipped budget"]
@@ -346,9 +346,9 @@ def test_each_attempt_is_reserved_and_a_run_keeps_its_last_result_if_the_budget_
 
 def test_a_retry_does_not_exceed_the_shared_budget(make_world: MakeWorld) -> None:
     yaml = "limits: {budget: {runs_per_day: 9, usd_per_day: 0.07}}\n" + program_agent(
-        "{usd_per_run: 0.03}", retries="2", interval="2h"
+        "{usd_per_try: 0.03}", retries="2", interval="2h"
     )
-    yaml += "cron: {ask: {every: 1h, prompt: hello, agent: ops, budget: {usd_per_run: 0.03}}}\n"
+    yaml += "cron: {ask: {every: 1h, prompt: hello, agent: ops, budget: {usd_per_try: 0.03}}}\n"
     world = make_world(yaml, scripts={"ops": lambda call: 1})
     world.run(minutes=1)
     assert len(world.calls) == 2
@@ -357,7 +357,7 @@ def test_a_retry_does_not_exceed_the_shared_budget(make_world: MakeWorld) -> Non
 
 def test_a_reservation_survives_a_crash_and_the_run_is_not_repeated_over_budget(make_world: MakeWorld) -> None:
     script = {"ops": lambda call: Delayed("HEARTBEAT_OK", timedelta(minutes=4))}
-    world = make_world(program_agent("{usd_per_day: 0.05, usd_per_run: 0.03}"), scripts=script)
+    world = make_world(program_agent("{usd_per_day: 0.05, usd_per_try: 0.03}"), scripts=script)
     world.run(minutes=1)
     world.downtime(minutes=1)
     world.run(minutes=5)
@@ -368,7 +368,7 @@ def test_a_reservation_survives_a_crash_and_the_run_is_not_repeated_over_budget(
 
 def test_an_interrupted_run_is_charged_for_both_attempts(make_world: MakeWorld) -> None:
     script = {"ops": lambda call: Delayed(cost_report(0.01)(call), timedelta(minutes=4))}
-    world = make_world(program_agent("{usd_per_day: 0.10, usd_per_run: 0.03}"), scripts=script)
+    world = make_world(program_agent("{usd_per_day: 0.10, usd_per_try: 0.03}"), scripts=script)
     world.run(minutes=1)
     world.downtime(minutes=1)
     world.run(minutes=5)
@@ -388,7 +388,7 @@ def test_all_agents_share_the_budget_of_limits(make_world: MakeWorld) -> None:
 def test_runs_that_start_together_do_not_exceed_the_shared_budget(make_world: MakeWorld) -> None:
     many = ", ".join(
         f'a{number}: {{runner: {{kind: command, argv: [agent]}}, heartbeat: {{interval: 1h, stagger: 0s, checklist: "- look\\n",'
-        " deliver: log, budget: {usd_per_run: 0.03}}}"
+        " deliver: log, budget: {usd_per_try: 0.03}}}"
         for number in range(8)
     )
     script: Any = lambda call: Delayed("HEARTBEAT_OK", timedelta(minutes=3))  # noqa: E731
@@ -429,7 +429,7 @@ def test_an_entry_without_a_budget_needs_no_budget_query(make_world: MakeWorld) 
 
 
 def test_the_used_share_of_a_budget_is_a_gauge_from_the_start(make_world: MakeWorld) -> None:
-    yaml = "limits: {budget: {usd_per_day: 1}}\n" + program_agent("{usd_per_day: 0.10, runs_per_day: 4, usd_per_run: 0.05}")
+    yaml = "limits: {budget: {usd_per_day: 1}}\n" + program_agent("{usd_per_day: 0.10, runs_per_day: 4, usd_per_try: 0.05}")
     world = make_world(yaml, scripts={"ops": cost_report(0.05)})
     assert share_series(world) == [("all", "usd_per_day", 0), ("entry", "runs_per_day", 0), ("entry", "usd_per_day", 0)]
     world.run(minutes=1)
@@ -467,7 +467,7 @@ def test_budget_days_long_past_are_deleted(make_world: MakeWorld) -> None:
 
 
 def test_a_run_skipped_by_its_budget_names_the_limit_and_when_it_resets(make_world: MakeWorld) -> None:
-    yaml = program_agent("{usd_per_day: 0.10, usd_per_run: 0.04}", timezone="Asia/Ho_Chi_Minh", problems="{after: 1}")
+    yaml = program_agent("{usd_per_day: 0.10, usd_per_try: 0.04}", timezone="Asia/Ho_Chi_Minh", problems="{after: 1}")
     world = make_world(yaml, start="2026-03-02 08:00")
     world.run(hours=2, minutes=1)
     error = (
@@ -486,7 +486,7 @@ def test_a_run_skipped_by_its_budget_names_the_limit_and_when_it_resets(make_wor
 
 def test_the_shares_of_the_first_of_two_limits_that_are_used_up_are_named(make_world: MakeWorld) -> None:
     limits = "limits: {budget: {usd_per_day: 0.08, runs_per_day: 2}}\n"
-    world = make_world(limits + program_agent("{usd_per_run: 0.04}"), start="2026-03-02 08:00")
+    world = make_world(limits + program_agent("{usd_per_try: 0.04}"), start="2026-03-02 08:00")
     world.run(hours=2, minutes=1)
     error = world.records()[-1]["error"]
     assert "limits.budget.usd_per_day: 0.08 of 0.08 USD" in error
@@ -514,7 +514,7 @@ def test_status_shows_usage_against_the_budget_in_force(make_world: MakeWorld) -
 
     world = make_world(program_agent("{runs_per_day: 9}"), start="2026-03-02 18:00")
     world.run(hours=1, minutes=1)
-    world.reload(program_agent("{runs_per_day: 1, tokens_per_day: 1m, usd_per_run: 0}"))
+    world.reload(program_agent("{runs_per_day: 1, tokens_per_day: 1m, usd_per_try: 0}"))
     assert shown() == {"runs_per_day": (2, 1), "tokens_per_day": (0, 1_000_000)}
     world.reload(program_agent("unlimited"))
     assert shown() is None
@@ -531,7 +531,7 @@ def test_status_shows_usage_against_the_budget_in_force(make_world: MakeWorld) -
 
 
 def test_agents_that_meet_a_used_up_budget_together_read_the_runs_of_the_day_once(make_world: MakeWorld) -> None:
-    beat = """heartbeat: {interval: 1h, stagger: 0s, checklist: "- look\\n", deliver: log, budget: {usd_per_run: 0.04}}"""
+    beat = """heartbeat: {interval: 1h, stagger: 0s, checklist: "- look\\n", deliver: log, budget: {usd_per_try: 0.04}}"""
     names = [f"a{number}" for number in range(6)]
     agents = "".join(f"  {name}: {{runner: {{kind: command, argv: [agent]}}, {beat}}}\n" for name in names)
     world = make_world(f"limits: {{budget: {{usd_per_day: 0.1}}}}\nagents:\n{agents}")

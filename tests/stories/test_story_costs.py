@@ -28,8 +28,8 @@ timezone: Asia/Kolkata
 limits: {budget: {usd_per_day: 1}, wake_gap: 0s}
 defaults: {heartbeat: {stagger: 0s, deliver: log, checklist: "- look\\n"}}
 agents:
-  ops: {runner: {kind: command, argv: [agent]}, heartbeat: {interval: 1h, budget: {usd_per_run: 0.3}}}
-  lab: {runner: {kind: command, argv: [agent]}, heartbeat: {interval: none, budget: {usd_per_run: 0.1, runs_per_day: 9}}}
+  ops: {runner: {kind: command, argv: [agent]}, heartbeat: {interval: 1h, budget: {usd_per_try: 0.3}}}
+  lab: {runner: {kind: command, argv: [agent]}, heartbeat: {interval: none, budget: {usd_per_try: 0.1, runs_per_day: 9}}}
 cron:
   nightly: {command: backup, schedule: "30 8 * * *", timezone: UTC, wake_heartbeat: lab, wake_mode: now, wake_on: always}
 """
@@ -168,7 +168,7 @@ def test_shares_of_earlier_weeks_are_deleted(make_world: MakeWorld) -> None:
 def fleet(budget: str) -> str:
     """Five agents with a common budget."""
     agents = "".join(
-        f"  a{number}: {{runner: {{kind: command, argv: [agent]}}, heartbeat: {{interval: 1h, budget: {{usd_per_run: 1}}}}}}\n"
+        f"  a{number}: {{runner: {{kind: command, argv: [agent]}}, heartbeat: {{interval: 1h, budget: {{usd_per_try: 1}}}}}}\n"
         for number in range(1, 6)
     )
     return f"""
@@ -224,7 +224,7 @@ def test_the_parts_of_the_agents_are_those_of_today(make_world: MakeWorld) -> No
 
 
 def test_an_entry_over_its_own_budget_names_no_others(make_world: MakeWorld) -> None:
-    world = make_world(TEAM.replace("usd_per_run: 0.3", "usd_per_run: 0.3, runs_per_day: 1"))
+    world = make_world(TEAM.replace("usd_per_try: 0.3", "usd_per_try: 0.3, runs_per_day: 1"))
     world.run(hours=1, minutes=1)
     assert world.records("ops")[-1]["error"] == "runs_per_day: 1 of 1 are used; until 2026-03-03 00:00 Asia/Kolkata"
 
@@ -252,7 +252,7 @@ def test_status_shows_the_cost_of_today_and_what_each_budget_counts(make_world: 
 
 
 def test_the_reservation_of_a_run_that_waits_for_another_try_is_shown_as_unknown(make_world: MakeWorld) -> None:
-    world = make_world("limits: {budget: {usd_per_day: 2}}\n" + program_agent("{usd_per_run: 1}", retries="1"))
+    world = make_world("limits: {budget: {usd_per_day: 2}}\n" + program_agent("{usd_per_try: 1}", retries="1"))
     world.scripts["ops"] = lambda call: 1
     world.engine.tick(world.clock.read())
     world.settle()
@@ -267,7 +267,7 @@ def test_the_reservation_of_an_interrupted_attempt_is_shown_wherever_it_counts(
 ) -> None:
     """It stays charged, because the provider may bill the attempt. Nobody knows whether it does. The next attempt costs 0.1 USD."""
     unknown = " (1 of it is reserved for runs of unknown cost)"
-    world = make_world("limits: {budget: {usd_per_day: 2}}\n" + program_agent("{usd_per_run: 1}"))
+    world = make_world("limits: {budget: {usd_per_day: 2}}\n" + program_agent("{usd_per_try: 1}"))
     in_progress = Delayed("", timedelta(minutes=9)) if lost == "daemon" else Interrupted("w1 was lost", was_stopped=False)
     world.scripts["ops"] = lambda call: in_progress if len(world.calls) == 1 else cost_report(0.1)(call)
     world.run(minutes=1)
@@ -298,7 +298,7 @@ def test_status_shows_a_common_budget_that_was_not_used_today(make_world: MakeWo
 
 def test_status_reads_the_runs_of_a_day_once_for_the_budgets_of_many_agents(make_world: MakeWorld) -> None:
     """A thousand agents with 48 runs a day took 14 s before."""
-    yaml = fleet("{usd_per_day: 9}").replace("budget: {usd_per_run: 1}", "budget: {usd_per_run: 1, usd_per_day: 3}")
+    yaml = fleet("{usd_per_day: 9}").replace("budget: {usd_per_try: 1}", "budget: {usd_per_try: 1, usd_per_day: 3}")
     world = make_world(yaml, scripts=fleet_costs())
     world.run(hours=1, minutes=1)
     statements: list[str] = []

@@ -43,10 +43,10 @@ agents:
   far:
     runner: {{kind: openai, provider: local}}
     model: far
-    heartbeat: {{interval: 3h, timezone: Australia/Sydney, budget: {{usd_per_day: 0.10, usd_per_run: 0.011}}}}
+    heartbeat: {{interval: 3h, timezone: Australia/Sydney, budget: {{usd_per_day: 0.10, usd_per_try: 0.011}}}}
   tool:
     runner: {{kind: command, argv: [agent]}}
-    heartbeat: {{interval: 2h, budget: {{usd_per_day: 0.16, usd_per_run: 0.03}}}}
+    heartbeat: {{interval: 2h, budget: {{usd_per_day: 0.16, usd_per_try: 0.03}}}}
 """
 
 

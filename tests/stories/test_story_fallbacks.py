@@ -365,7 +365,7 @@ def test_a_crash_at_any_statement_charges_nothing_twice_and_exceeds_no_budget(tm
             return '{"result": "HEARTBEAT_OK", "total_cost_usd": 0.004}'
         return ProcessResult(1, b'{"is_error": true, "result": "overloaded", "total_cost_usd": 0.002}')
 
-    beat = 'interval: 1h, stagger: 0s, checklist: "- look\\n", deliver: log, budget: {usd_per_day: 0.03, usd_per_run: 0.006}'
+    beat = 'interval: 1h, stagger: 0s, checklist: "- look\\n", deliver: log, budget: {usd_per_day: 0.03, usd_per_try: 0.006}'
     yaml = f"""
 runners: {{backup: {{kind: command, argv: [backup]}}}}
 agents: {{ops: {{runner: {{kind: command, argv: [agent]}}, fallbacks: [{{runner: backup}}], heartbeat: {{{beat}}}}}}}

@@ -48,7 +48,7 @@ def limit_of(world: World, key: str = "usd_per_month") -> dict[str, float] | Non
 
 def test_a_month_ends_by_the_clock_of_the_agent_and_is_reported_once(make_world: MakeWorld) -> None:
     """Berlin sets its clocks forward on 29 March 2026, so April begins there at 22:00 UTC."""
-    yaml = agents("{usd_per_month: 0.30, usd_per_run: 0.03}", timezone="Europe/Berlin")
+    yaml = agents("{usd_per_month: 0.30, usd_per_try: 0.03}", timezone="Europe/Berlin")
     world = make_world(yaml, start="2026-03-24 11:30", scripts=SCRIPTS)
     world.run(days=7, hours=10)
     reason = "usd_per_month: 0.3 of 0.3 USD are used, and one try may cost 0.03; until 2026-04-01 00:00 Europe/Berlin"
@@ -78,7 +78,7 @@ def test_a_month_ends_by_the_clock_of_the_agent_and_is_reported_once(make_world:
 )
 def test_of_two_monthly_budgets_the_lower_one_holds_the_run(make_world: MakeWorld, own: str, shared: str, first: str) -> None:
     limits = f"limits: {{budget: {{usd_per_month: {shared}}}}}"
-    yaml = agents(f"{{usd_per_month: {own}, usd_per_run: 0.03}}", "ops mail", limits)
+    yaml = agents(f"{{usd_per_month: {own}, usd_per_try: 0.03}}", "ops mail", limits)
     world = make_world(yaml, start="2026-03-02 08:00", scripts=SCRIPTS)
     world.run(days=8)
     spent = {name: 0.03 * runs_by_month(world, name)["03"] for name in ("ops", "mail")}
@@ -91,7 +91,7 @@ def test_of_two_monthly_budgets_the_lower_one_holds_the_run(make_world: MakeWorl
 
 
 def test_a_day_and_a_month_limit_the_same_agent(make_world: MakeWorld) -> None:
-    yaml = agents("{usd_per_day: 0.06, usd_per_month: 0.15, usd_per_run: 0.03}", interval="6h")
+    yaml = agents("{usd_per_day: 0.06, usd_per_month: 0.15, usd_per_try: 0.03}", interval="6h")
     world = make_world(yaml, start="2026-03-30 00:00", scripts=SCRIPTS)
     world.run(days=3, hours=1)
     ends = [row["error"].split(";")[1] if row["error"] else "ok" for row in world.records()]
@@ -102,7 +102,7 @@ def test_a_day_and_a_month_limit_the_same_agent(make_world: MakeWorld) -> None:
 
 
 def test_a_day_and_a_month_that_are_used_up_together_end_with_the_month(make_world: MakeWorld) -> None:
-    yaml = agents("{usd_per_day: 0.06, usd_per_month: 0.06, usd_per_run: 0.03}", interval="6h")
+    yaml = agents("{usd_per_day: 0.06, usd_per_month: 0.06, usd_per_try: 0.03}", interval="6h")
     world = make_world(yaml, start="2026-03-02 00:00", scripts=SCRIPTS)
     world.run(hours=13)
     short = "usd_per_{}: 0.06 of 0.06 USD are used, and one try may cost 0.03"
@@ -110,7 +110,7 @@ def test_a_day_and_a_month_that_are_used_up_together_end_with_the_month(make_wor
 
 
 def test_the_largest_shares_of_a_month_are_those_of_this_month(make_world: MakeWorld) -> None:
-    yaml = agents("{usd_per_run: 0.03}", shared="limits: {budget: {usd_per_month: 0.06}}")
+    yaml = agents("{usd_per_try: 0.03}", shared="limits: {budget: {usd_per_month: 0.06}}")
     world = make_world(yaml, start="2026-03-31 00:00", scripts=SCRIPTS)
     world.run(days=2, hours=1)
     assert runs_by_month(world) == {"03": 2, "04": 2}
@@ -118,10 +118,10 @@ def test_the_largest_shares_of_a_month_are_those_of_this_month(make_world: MakeW
 
 
 def test_days_before_a_monthly_budget_count_if_they_had_a_budget(make_world: MakeWorld) -> None:
-    world = make_world(agents("{usd_per_day: 1, usd_per_run: 0.03}"), start="2026-03-02 08:00", scripts=SCRIPTS)
+    world = make_world(agents("{usd_per_day: 1, usd_per_try: 0.03}"), start="2026-03-02 08:00", scripts=SCRIPTS)
     world.run(days=2)
     assert len(world.calls) == 5
-    limited = agents("{usd_per_day: 1, usd_per_month: 0.18, usd_per_run: 0.03}")
+    limited = agents("{usd_per_day: 1, usd_per_month: 0.18, usd_per_try: 0.03}")
     world.reload(limited)
     world.run(days=3)
     assert len(world.calls) == 6
@@ -137,7 +137,7 @@ def test_days_before_a_monthly_budget_count_if_they_had_a_budget(make_world: Mak
 
 def test_neither_a_zone_nor_a_clock_opens_a_second_month(make_world: MakeWorld) -> None:
     def yaml(zone: str) -> str:
-        return agents("{usd_per_month: 0.12, usd_per_run: 0.03}", interval="6h", timezone=zone)
+        return agents("{usd_per_month: 0.12, usd_per_try: 0.03}", interval="6h", timezone=zone)
 
     world = make_world(yaml("UTC"), start="2026-03-31 00:00", scripts=SCRIPTS)
     world.run(hours=10)
@@ -157,7 +157,7 @@ def test_neither_a_zone_nor_a_clock_opens_a_second_month(make_world: MakeWorld) 
 
 def test_a_wake_that_a_month_holds_expires_and_is_shown(make_world: MakeWorld) -> None:
     world = make_world(
-        agents("{usd_per_month: 0.03, usd_per_run: 0.03}", interval="none"), start="2026-03-02 08:00", scripts=SCRIPTS
+        agents("{usd_per_month: 0.03, usd_per_try: 0.03}", interval="none"), start="2026-03-02 08:00", scripts=SCRIPTS
     )
     world.wake("ops", "one")
     world.run(hours=1)
@@ -170,7 +170,7 @@ def test_a_wake_that_a_month_holds_expires_and_is_shown(make_world: MakeWorld) -
 def test_the_share_of_the_month_and_its_exhaustion_are_gauges(make_world: MakeWorld) -> None:
     limits = "limits: {budget: {usd_per_month: 1}}"
     world = make_world(
-        agents("{usd_per_month: 0.06, usd_per_run: 0.03}", shared=limits), start="2026-03-02 08:00", scripts=SCRIPTS
+        agents("{usd_per_month: 0.06, usd_per_try: 0.03}", shared=limits), start="2026-03-02 08:00", scripts=SCRIPTS
     )
     skipped = {}
     world.run(days=1, hours=1)
@@ -198,7 +198,7 @@ def test_the_share_of_the_month_and_its_exhaustion_are_gauges(make_world: MakeWo
 
 
 def test_the_month_is_shown_before_the_first_run_of_a_day(make_world: MakeWorld) -> None:
-    yaml = agents("{usd_per_month: 0.30, usd_per_run: 0.03}", active_hours='"09:00-10:00"', interval="30m")
+    yaml = agents("{usd_per_month: 0.30, usd_per_try: 0.03}", active_hours='"09:00-10:00"', interval="30m")
     world = make_world(yaml, start="2026-03-02 09:00", scripts=SCRIPTS)
     world.run_until("2026-03-03 08:00")
     assert limit_of(world) == {"used": pytest.approx(0.06), "of": 0.3}
@@ -206,7 +206,7 @@ def test_the_month_is_shown_before_the_first_run_of_a_day(make_world: MakeWorld)
 
 def test_status_and_plan_show_the_month(make_world: MakeWorld, capsys: pytest.CaptureFixture[str]) -> None:
     limits = "limits: {budget: {usd_per_day: 0.50, usd_per_month: 2}}"
-    yaml = agents("{usd_per_month: 0.30, usd_per_run: 0.03}", shared=limits)
+    yaml = agents("{usd_per_month: 0.30, usd_per_try: 0.03}", shared=limits)
     world = make_world(yaml, start="2026-03-02 08:00", scripts=SCRIPTS)
     world.run(days=2)
     budgets = read_status(world.store.connection, world.clock.now).as_data()["budgets"]

@@ -64,7 +64,7 @@ def test_in_a_week_the_full_agent_costs_at_most_half_and_the_small_one_the_same(
         world = make(
             make_world, server,
             agent("full", 30_000, budget="{usd_per_day: 0.10, usd_per_month: 1}", more=HOURS),
-            agent("small", 400, interval="30m", budget="{usd_per_day: 0.08, usd_per_run: 0.074}", more=HOURS),
+            agent("small", 400, interval="30m", budget="{usd_per_day: 0.08, usd_per_try: 0.074}", more=HOURS),
             shared=", budget: {usd_per_day: 0.19, usd_per_month: 0.6}",
         )  # fmt: skip
         world.run(days=7)

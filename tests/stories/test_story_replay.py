@@ -221,7 +221,7 @@ def test_with_a_longer_interval_the_other_recorded_runs_are_not_scheduled(make_w
 
 
 def test_a_smaller_budget_skips_runs_and_spends_less(make_world: MakeWorld, tmp_path: Path) -> None:
-    priced = CONFIG.replace("stagger: 0s", "stagger: 0s, budget: {usd_per_day: 10.0, usd_per_run: 0.1}")
+    priced = CONFIG.replace("stagger: 0s", "stagger: 0s, budget: {usd_per_day: 10.0, usd_per_try: 0.1}")
     world = a_day(make_world, priced, ops=lambda call: '{"text": "HEARTBEAT_OK", "cost_usd": 0.05}')
     found = replayed(world, priced.replace("10.0", "0.52"), NIGHT, tmp_path)
     assert found.before.usd == pytest.approx(24 * 0.05)

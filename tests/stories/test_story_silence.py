@@ -559,16 +559,16 @@ def cost(call: AgentCall) -> str:
 
 
 def test_a_budget_of_the_agent(plant: Plant, say: Say) -> None:
-    world = plant(fleet("{budget: {usd_per_day: 0.10, usd_per_run: 0.03}}"), scripts={"ops": cost})
+    world = plant(fleet("{budget: {usd_per_day: 0.10, usd_per_try: 0.03}}"), scripts={"ops": cost})
     run_until_now(world)
     check(say(world), "silent", "the budget is used up: usd_per_day: 0.09 of 0.1 USD")
 
 
 def test_a_budget_of_all_entries(plant: Plant, say: Say) -> None:
     config = (
-        fleet("{budget: {usd_per_run: 0.03}}", more="limits: {budget: {usd_per_day: 0.10}}\n")
-        .replace("alpha: {}", "alpha: {heartbeat: {budget: {usd_per_run: 0.0000001}}}")
-        .replace("zeta: {}", "zeta: {heartbeat: {budget: {usd_per_run: 0.0000001}}}")
+        fleet("{budget: {usd_per_try: 0.03}}", more="limits: {budget: {usd_per_day: 0.10}}\n")
+        .replace("alpha: {}", "alpha: {heartbeat: {budget: {usd_per_try: 0.0000001}}}")
+        .replace("zeta: {}", "zeta: {heartbeat: {budget: {usd_per_try: 0.0000001}}}")
     )
     world = plant(config, scripts={"ops": cost})
     run_until_now(world)

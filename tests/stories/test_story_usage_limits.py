@@ -158,7 +158,7 @@ def test_another_program_has_its_own_pattern_and_account(make_world: MakeWorld) 
 
 
 def test_a_usage_limit_costs_nothing_and_counts_as_no_failure_of_the_agent(make_world: MakeWorld) -> None:
-    budget = "budget: {usd_per_day: 1, usd_per_run: 0.5}, problems: {pause_after: 1}"
+    budget = "budget: {usd_per_day: 1, usd_per_try: 0.5}, problems: {pause_after: 1}"
     yaml = CONFIG.replace("argv: [claude, -p]}, heartbeat: {", f"argv: [claude, -p]}}, heartbeat: {{{budget}, ")
     world = make_world(yaml, scripts={"ops": lambda call: failed(SESSION)})
     world.run(minutes=1)

@@ -30,7 +30,7 @@ providers: {{anthropic: {{api_key: "sk-x", base_url: "{url}"}}}}
 prices: {{claude-sonnet-5: {{input: 3.0, output: 15.0}}, claude-haiku-5-5: {{input: 1.0, output: 5.0}}}}
 limits: {{budget: {{usd_per_day: {all}}}, wake_gap: 0s, min_interval: 1s}}
 defaults:
-  heartbeat: {{stagger: 0s, checklist: "- look\\n", deliver: log, active_hours: always, retries: 2, max_output_tokens: 1000, ask: log, budget: {{usd_per_day: {one}, usd_per_run: 0.08}}}}
+  heartbeat: {{stagger: 0s, checklist: "- look\\n", deliver: log, active_hours: always, retries: 2, max_output_tokens: 1000, ask: log, budget: {{usd_per_day: {one}, usd_per_try: 0.08}}}}
 agents:
   plain: {{model: claude-sonnet-5, fallbacks: [claude-haiku-5-5], heartbeat: {{interval: 2s}}}}
   other: {{model: claude-sonnet-5, fallbacks: [claude-haiku-5-5], heartbeat: {{interval: 3s}}}}

@@ -23,7 +23,7 @@ defaults:
   runner: {kind: command, argv: [claude, -p]}
   heartbeat: {interval: 30m, stagger: 0s, checklist: "- look\\n", deliver: phone, dedup: {window: 1h}, retries: 0}
 agents:
-  backups: {model: claude-opus-4-5, heartbeat: {ack_max_chars: 300, budget: {usd_per_day: 1, usd_per_run: 0.1}}}
+  backups: {model: claude-opus-4-5, heartbeat: {ack_max_chars: 300, budget: {usd_per_day: 1, usd_per_try: 0.1}}}
   calendar: {heartbeat: {active_hours: {start: "08:00", end: "17:00"}}}
   deploys: {model: claude-opus-4-5, heartbeat: {ack_max_chars: 300}}
   garden: {heartbeat: {enabled: false}}

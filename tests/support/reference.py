@@ -72,7 +72,7 @@ class Entry:
         return {"model": MODEL_MAXIMUM, "command": 0.0}.get(self.runner, PROGRAM_MAXIMUM)
 
 
-PROGRAM_MAXIMUM = 0.03  # usd_per_run
+PROGRAM_MAXIMUM = 0.03  # usd_per_try
 WITHIN = timedelta(hours=6)  # the time of max_runs
 REFUSED = frozenset({401, 403, 404, 429, 503, 529})  # after these, a fallback is called, and nothing was spent
 

@@ -158,7 +158,7 @@ def _agent(entry: Entry) -> dict[str, Any]:
     elif entry.has_precheck:
         heartbeat["precheck"] = {"command": "look"}
     if entry.runner != "model":
-        budget = {"usd_per_run": PROGRAM_MAXIMUM} | budget
+        budget = {"usd_per_try": PROGRAM_MAXIMUM} | budget
         runner: dict[str, Any] = {"kind": "command", "argv": ["agent"]}
         if entry.max_runs:
             runner["account"] = {"name": "agent", "max_runs": f"{entry.max_runs} per {WITHIN // timedelta(hours=1)}h"}

@@ -211,7 +211,7 @@ REPORT = {
 @pytest.fixture(scope="module")
 def full(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebDaemon]:
     """A daemon with usage, a budget, findings, a failing agent, a delivered and a waiting wake, and a reload."""
-    limited = CONFIG.replace("checklist:", "budget: {usd_per_day: 5, usd_per_run: 0.5, runs_per_day: 40}, checklist:")
+    limited = CONFIG.replace("checklist:", "budget: {usd_per_day: 5, usd_per_try: 0.5, runs_per_day: 40}, checklist:")
     with WebDaemon(tmp_path_factory.mktemp("full"), limited + "limits: {budget: {runs_per_day: 90}}\n") as daemon:
         daemon.world.scripts = {"ops": lambda _: json.dumps(REPORT), "web": lambda _: json.dumps({"error": "down"})}
         assert daemon.post("/api/v1/agents/ops/wake", {"text": "the door rang"}, CHIEF).status == 200

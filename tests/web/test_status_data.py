@@ -216,7 +216,7 @@ def test_a_wake_is_shown_with_the_run_that_took_it(make_world: MakeWorld) -> Non
 
 
 def test_the_used_part_of_todays_budgets_is_shown_and_is_zero_tomorrow(make_world: MakeWorld) -> None:
-    yaml = CONFIG.replace("deliver: log}", "deliver: log, budget: {runs_per_day: 40, usd_per_day: 2, usd_per_run: 0.01}}", 1)
+    yaml = CONFIG.replace("deliver: log}", "deliver: log, budget: {runs_per_day: 40, usd_per_day: 2, usd_per_try: 0.01}}", 1)
     world = make_world("limits: {budget: {runs_per_day: 100}}\n" + yaml)
     world.run(hours=1, minutes=1)
     assert entry(world, "ops")["budget"] == {

@@ -60,7 +60,7 @@ def key(
     name secrets or addresses, or grant permissions, and a stolen token would be as powerful as a login on this machine.
 
     `applies_to` is the other key without which it has no effect, or several of which it needs one (`a or b`). `former` are
-    earlier names of a map, which still work. `alias` is the name of the key, if the attribute cannot have it.
+    earlier names, which still work if the key is `problems`. `alias` is the name of the key, if the attribute cannot have it.
     """
     extra: dict[str, object] = {"x-else": unset} if unset else {"default": _as_written(default) if written is None else written}
     marks = {"x-section": section, "x-own": own, "x-file-only": file_only, "x-applies-to": applies_to}
@@ -401,13 +401,16 @@ class DayBudget(ConfigPart):
 class Budget(DayBudget):
     """The limits of an entry in one day and one month of its time zone."""
 
-    usd_per_run: OrUnset[types.UsdARun] = optional_key(
+    usd_per_try: OrUnset[types.UsdARun] = optional_key(
         "Maximum cost of one try. A prompt that could cost more is not sent to a model. For other runners, write your"
         " own estimate.",
         "computed from the token limits",
+        former=("usd_per_run",),
     )
-    tokens_per_run: OrUnset[types.TokensADay] = optional_key(
-        "Maximum number of tokens in one try. A longer prompt is not sent to a model.", "computed from the token limits"
+    tokens_per_try: OrUnset[types.TokensADay] = optional_key(
+        "Maximum number of tokens in one try. A longer prompt is not sent to a model.",
+        "computed from the token limits",
+        former=("tokens_per_run",),
     )
 
 

@@ -165,7 +165,10 @@ def _explain_unknown_key(name: str, model: Form, steps: Steps, required: str) ->
     if removed := REMOVED.get((model["title"], name)):
         return removed
     if present := models.former_keys(model["title"]).get(name):
-        return f"this key is called {present} now; write {present}: {_example_map(models_at((*steps[:-1], present))[0])}"
+        inside = models.model_of_form(model["properties"][present])
+        return (
+            f"this key is called {present} now; write {present}: {_example_map(inside) if inside else _example(model, present)}"
+        )
     known = tuple(model["properties"])
     if close := find_closest(name, known):
         return f"unknown key; did you mean {close}?"

@@ -43,7 +43,7 @@ class Budgets:
         """
         if agent.runner is NO_RUNNER:
             return
-        usd, tokens = (part.usd_per_run, part.tokens_per_run) if part else (None, None)
+        usd, tokens = (part.usd_per_try, part.tokens_per_try) if part else (None, None)
         attempt = budget.attempt_usage(agent, self._prices.by_model, usd, tokens)
         own = budget_of_days(part, zone) if part else None
         bounds = EntryLimits(own, self._shared, attempt, kind.label_of(name))
@@ -73,25 +73,25 @@ def limit_prompt(attempt: AttemptUsage) -> AttemptUsage:
 
 
 def check_run_budget(attempt: AttemptUsage) -> Problems:
-    """Check that `usd_per_run` and `tokens_per_run` leave room for a prompt."""
-    short = replace(attempt, input_tokens=LEAST_PROMPT, usd_per_run=0.0, tokens_per_run=0).max_usage  # of one turn
+    """Check that `usd_per_try` and `tokens_per_try` leave room for a prompt."""
+    short = replace(attempt, input_tokens=LEAST_PROMPT, usd_per_try=0.0, tokens_per_try=0).max_usage  # of one turn
     room = attempt.input_tokens_within_run
     if room is not None and room < LEAST_PROMPT:
         words = f"write {short.tokens} or more, or a smaller max_output_tokens"
-        yield f"the answers alone may use all of it; {words}", "tokens_per_run"
+        yield f"the answers alone may use all of it; {words}", "tokens_per_try"
     room = _longest_prompt(attempt)
     if room is None or room >= LEAST_PROMPT:
         return
     least = round_usd_up(short.usd)
     words = f"write {least} or more, or a smaller max_output_tokens"
-    yield f"the answers alone may use all of it; {words}", "usd_per_run"
+    yield f"the answers alone may use all of it; {words}", "usd_per_try"
 
 
 def _longest_prompt(attempt: AttemptUsage) -> int | None:
-    """The longest prompt that `usd_per_run` allows, in tokens; None if it does not limit prompts."""
-    if attempt.usd_per_run is None or attempt.has_unknown_usage or not attempt.priced:
+    """The longest prompt that `usd_per_try` allows, in tokens; None if it does not limit prompts."""
+    if attempt.usd_per_try is None or attempt.has_unknown_usage or not attempt.priced:
         return None
-    return attempt.input_tokens_within(attempt.usd_per_run)
+    return attempt.input_tokens_within(attempt.usd_per_try)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,19 +106,19 @@ class EntryLimits:
     @property
     def has_run_limit(self) -> bool:
         """Whether a budget limits a single run."""
-        return self.attempt.usd_per_run is not None or self.attempt.tokens_per_run is not None
+        return self.attempt.usd_per_try is not None or self.attempt.tokens_per_try is not None
 
     def build_allowance(self) -> Allowance:
         attempt = self.attempt
         counted = any(True for _ in self._limits(*USD_LIMITS, "tokens_per_day")) or self.has_run_limit
         room = attempt.input_tokens if counted and attempt.all_models else None
         turns = attempt.turn_budgets if counted else ()
-        return Allowance(self.own, self.shared, attempt.max_usage, room, attempt.usd_per_run, attempt.tokens_per_run, turns)
+        return Allowance(self.own, self.shared, attempt.max_usage, room, attempt.usd_per_try, attempt.tokens_per_try, turns)
 
     def find_errors(self) -> Problems:
         """Limits that cannot be enforced: without a price, without known usage, or too low for a single run."""
         usd_by = [f"{prefix}{key}" for prefix, key, _ in self._limits(*USD_LIMITS)]
-        name = usd_by[0] if usd_by else "usd_per_run" if self.attempt.usd_per_run is not None else ""
+        name = usd_by[0] if usd_by else "usd_per_try" if self.attempt.usd_per_try is not None else ""
         for question in self.attempt.all_models if name else ():
             if not question.priced:
                 problem = f"{name} cannot be enforced, because {json.dumps(question.model)} has no price"
@@ -146,16 +146,16 @@ class EntryLimits:
 
     def _check_known_usage(self, usd_by: list[str]) -> Problems:
         attempt = self.attempt
-        if not attempt.has_unknown_usage or attempt.usd_per_run == 0:
+        if not attempt.has_unknown_usage or attempt.usd_per_try == 0:
             return
-        if usd_by and attempt.usd_per_run is None:
-            write = "write budget: {usd_per_run: 0.10}, the maximum cost of one try, or 0 if it costs nothing"
+        if usd_by and attempt.usd_per_try is None:
+            write = "write budget: {usd_per_try: 0.10}, the maximum cost of one try, or 0 if it costs nothing"
             yield f"{usd_by[0]} cannot be enforced, because the usage of its runner is unknown; {write}", ""
-        if attempt.tokens_per_run is not None:
-            write = "write usd_per_run instead, the maximum cost of one try"
-            yield f"tokens_per_run cannot be enforced, because the usage of its runner is unknown; {write}", "tokens_per_run"
+        if attempt.tokens_per_try is not None:
+            write = "write usd_per_try instead, the maximum cost of one try"
+            yield f"tokens_per_try cannot be enforced, because the usage of its runner is unknown; {write}", "tokens_per_try"
         for prefix, _, _ in self._limits("tokens_per_day"):
-            write = "write usd_per_day and usd_per_run instead, or usd_per_run: 0 if it costs nothing"
+            write = "write usd_per_day and usd_per_try instead, or usd_per_try: 0 if it costs nothing"
             yield f"{prefix}tokens_per_day cannot be enforced, because the usage of its runner is unknown; {write}", ""
 
     def _check_day_size(self) -> Problems:
@@ -163,11 +163,11 @@ class EntryLimits:
         for prefix, key, bound in self._limits(*USD_LIMITS) if self.attempt.priced else ():
             if most.usd > bound:
                 takes = f"{self._attempt_text} may cost {round_usd_up(most.usd)} USD{self._explain_tokens()}"
-                yield from _day_too_small(prefix, key, takes, round_usd_up(most.usd), "usd_per_run")
+                yield from _day_too_small(prefix, key, takes, round_usd_up(most.usd), "usd_per_try")
         for prefix, key, bound in self._limits("tokens_per_day"):
             if most.tokens > bound:
                 needed = f"{self._attempt_text} may use {most.tokens:,} tokens{self._explain_tokens()}"
-                lower = "tokens_per_run" if self._turns > 1 else "max_input_tokens"
+                lower = "tokens_per_try" if self._turns > 1 else "max_input_tokens"
                 yield from _day_too_small(prefix, key, needed, str(most.tokens), lower)
 
     @property

@@ -236,36 +236,36 @@ def test_the_maximum_of_an_attempt_is_that_of_all_its_turns(tmp_path: Path) -> N
 
 
 def test_a_budget_of_a_run_limits_all_turns_together(tmp_path: Path) -> None:
-    assert reserved(tmp_path, "{usd_per_day: 5, usd_per_run: 0.1}") == (0.1, 4 * 52_000)
-    assert reserved(tmp_path, "{usd_per_day: 5, tokens_per_run: 100k}") == (4 * 0.0725, 100_000)
+    assert reserved(tmp_path, "{usd_per_day: 5, usd_per_try: 0.1}") == (0.1, 4 * 52_000)
+    assert reserved(tmp_path, "{usd_per_day: 5, tokens_per_try: 100k}") == (4 * 0.0725, 100_000)
 
 
 def test_a_day_that_is_too_short_for_all_turns_is_an_error(tmp_path: Path) -> None:
     assert complaints(tmp_path, config(f"mcp: [{DISK}]", "{usd_per_day: 0.5}"), ENVIRON) == [
         (
             'config.yaml:9:68: agents.ops.heartbeat.budget.usd_per_day: one try of agent/ops with "claude-haiku-5-5" may cost 0.725 USD (50,000 tokens in, 2,000'
-            " out, in each of up to 10 turns with tools); write 0.725 or more, or a smaller usd_per_run"
+            " out, in each of up to 10 turns with tools); write 0.725 or more, or a smaller usd_per_try"
         )
     ]
 
 
 def test_tokens_per_run_limits_the_prompt_of_a_model_without_tools(tmp_path: Path) -> None:
-    text = config("none", "{tokens_per_run: 10k}").replace("tools:\n        none", "tools: none")
+    text = config("none", "{tokens_per_try: 10k}").replace("tools:\n        none", "tools: none")
     allowance = read(tmp_path, text, ENVIRON).settings.allowances[Kind.HEARTBEAT, "ops"]
     assert (allowance.input_tokens, allowance.max_usage.tokens) == (8_000, 10_000)
     assert complaints(tmp_path, text.replace("10k", "3k"), ENVIRON) == [
         (
-            "config.yaml:8:71: agents.ops.heartbeat.budget.tokens_per_run: the answers alone may use all of it; write 4000 or"
+            "config.yaml:8:71: agents.ops.heartbeat.budget.tokens_per_try: the answers alone may use all of it; write 4000 or"
             " more, or a smaller max_output_tokens"
         )
     ]
 
 
 def test_tokens_per_run_cannot_be_enforced_for_a_program(tmp_path: Path) -> None:
-    text = "agents: {ops: {runner: {kind: command, argv: [x]}, heartbeat: {interval: 1h, deliver: log, budget: {tokens_per_run: 9k}}}}"
+    text = "agents: {ops: {runner: {kind: command, argv: [x]}, heartbeat: {interval: 1h, deliver: log, budget: {tokens_per_try: 9k}}}}"
     assert complaints(tmp_path, text) == [
         (
-            "config.yaml:1:117: agents.ops.heartbeat.budget.tokens_per_run: tokens_per_run cannot be enforced, because the usage"
-            " of its runner is unknown; write usd_per_run instead, the maximum cost of one try"
+            "config.yaml:1:117: agents.ops.heartbeat.budget.tokens_per_try: tokens_per_try cannot be enforced, because the usage"
+            " of its runner is unknown; write usd_per_try instead, the maximum cost of one try"
         )
     ]

@@ -56,7 +56,7 @@ def ratio(bill: Bill) -> float:
     return bill.usd(1.0, 5.0) / bill.usd_without_cache(1.0, 5.0)
 
 
-@pytest.mark.parametrize("budget", ["unlimited", "{usd_per_day: 2, usd_per_run: 0.4}"])
+@pytest.mark.parametrize("budget", ["unlimited", "{usd_per_day: 2, usd_per_try: 0.4}"])
 def test_five_turns_cost_less_than_half(make_world: MakeWorld, disk: ToolServer, budget: str) -> None:
     with CachingModels(turns(5)) as model:
         world = make(make_world, model, disk, budget)

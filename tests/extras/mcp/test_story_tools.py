@@ -110,7 +110,7 @@ def test_a_run_stopped_at_max_turns_fails_and_is_charged(make: MakeTooled) -> No
 def test_the_budget_of_a_run_stops_the_turns_before_it_is_exceeded(make: MakeTooled) -> None:
     """The answer of one turn may cost 0.01 USD, and a prompt of 3,000 bytes 0.004 USD."""
     with model(LOOK) as server:
-        world = make(server, turns=50, budget="{usd_per_run: 0.016}")
+        world = make(server, turns=50, budget="{usd_per_try: 0.016}")
         world.run(minutes=1)
         turns = len(server.requests)
     row = world.records()[0]
@@ -126,7 +126,7 @@ def test_when_a_model_is_asked_again_its_tools_have_only_what_its_first_answer_h
     look = reply(message(tool("disk__free", {"path": "/"}), stop_reason="tool_use", usage=used))
     report = reply(message(tool("report_findings", found), stop_reason="tool_use", usage=used))
     with model(look, report, look) as server:
-        world = make(server, turns=50, budget="{usd_per_run: 0.04}", precheck="{command: check}", retries="0")
+        world = make(server, turns=50, budget="{usd_per_try: 0.04}", precheck="{command: check}", retries="0")
         world.prechecks["ops"] = lambda _: "/var: 91 %\nnginx.service failed"
         world.run(minutes=1)
         asked = len(server.requests)
