@@ -18,7 +18,7 @@ from typing import Any
 
 from heartbeat.runners import AgentRequest, Answer, Failure, HttpClient, HttpReply, OfferedTool
 from heartbeat.runners.agent_json import clean_text, model_name, parse_usage, token_count
-from heartbeat.runners.errors import CallError, error_from_reply, find_request_id, parse_json_object
+from heartbeat.runners.errors import MALFORMED, CallError, error_from_reply, find_request_id, parse_json_object
 from heartbeat.runners.model_call import (
     Message,
     ModelRequest,
@@ -34,7 +34,6 @@ from heartbeat.spec import ModelRunner
 BASE_URL = "https://api.anthropic.com"
 _WITHOUT_MARKS = set[tuple[str, str, str | None]]()
 """Providers with their address and a model that refuse the marks for the cache."""
-MALFORMED = "its address is not valid; write http(s)://host[:port]/path"
 
 
 async def send(request: ModelRequest, http: HttpClient) -> Response:

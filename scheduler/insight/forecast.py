@@ -25,6 +25,7 @@ from heartbeatd.answers import (
     WokenRuns,
 )
 from heartbeatd.questions import GetPlan
+from scheduler.config.keys.time_zones import UTC_ZONE
 from scheduler.config.settings.config_diff import ConfigComparison
 from scheduler.engine import plan_sync
 from scheduler.insight.daily_maximum import DailyMaximum, compute_daily_maximum, max_woken_runs
@@ -40,7 +41,6 @@ from scheduler.work.plan import Plan, make_plan
 
 MAX_SPAN = timedelta(days=400)
 A_WEEK = timedelta(days=7)
-UTC_ZONE = ZoneInfo("UTC")
 ALLOWED_YEARS = range(1900, 9900)  # in which a forecast may begin; datetime ends soon after
 MAX_LISTED_FIRINGS = 4  # runs of an entry on one day that are listed one by one; more are only counted
 

@@ -12,6 +12,7 @@ from zoneinfo import ZoneInfo
 
 from heartbeat.words import format_count, format_usd
 from heartbeatd.answers import BudgetStatus, Downtime, EntryBody, EntryName, EntryPart, ResponseBody, RunCosts, Shared, Time
+from scheduler.config.keys.time_zones import UTC_ZONE
 from scheduler.insight import status_data
 from scheduler.model import local_days
 from scheduler.model.budget import MONTH_LIMIT
@@ -21,7 +22,6 @@ from scheduler.store import boots, cost_history, run_history
 from scheduler.store.cost_history import CauseCost, ModelUsage, PromptPartSize, QuarterCount
 from scheduler.store.run_history import MessageCount, RunCount
 
-UTC_ZONE = ZoneInfo("UTC")
 LONGEST_BY_HOUR = timedelta(days=2)  # a longer period is divided into days,
 LONGEST_BY_DAY = timedelta(days=92)  # and a still longer one into weeks
 

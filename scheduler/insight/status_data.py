@@ -32,6 +32,7 @@ from heartbeatd.answers import (
     UsedLimit,
     WakeStatus,
 )
+from scheduler.config.keys.time_zones import UTC_ZONE
 from scheduler.insight import entry_states, problem_list, reload_history, wake_waits
 from scheduler.insight.health import read_verdict
 from scheduler.insight.reason_texts import SLEPT
@@ -60,7 +61,6 @@ from scheduler.store.outbox import Delivery
 from scheduler.store.rows import read_part
 from scheduler.store.spend import SpentDay
 
-UTC_ZONE = ZoneInfo("UTC")
 RECENT_FREEZES = timedelta(days=7)
 MAX_FREEZES = 5
 

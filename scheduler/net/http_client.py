@@ -27,7 +27,7 @@ from aiohttp.tracing import Trace
 from yarl import URL
 
 from heartbeat.runners import Failure, HttpReply
-from heartbeat.runners.errors import CallError
+from heartbeat.runners.errors import MALFORMED, CallError
 from heartbeat.threads import in_daemon_thread
 from scheduler.model.settings import Network
 from scheduler.net import address_guard, proxies
@@ -41,7 +41,6 @@ MAX_BYTES_BODY = 512 * 1024  # bytes; aiohttp warns of larger bodies that are pa
 
 PATH_SAFE = "/?&=%:@!$'()*+,;~[]|"
 NO_ANSWER = "its answer was not valid HTTP"
-MALFORMED = "its address is not valid; write http(s)://host[:port]/path"
 # Set by the client only.
 CLIENT_HEADERS = frozenset({"content-length", "transfer-encoding", "host", "connection", "accept-encoding"})
 

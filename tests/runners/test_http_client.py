@@ -16,9 +16,9 @@ from run_async import DIRECT, new_http_client, post_with_client
 from servers.scripted import CERTIFICATE, Act, Server, after, raw, reply, reset, silent_until_closed
 
 from heartbeat.runners import Failure, HttpReply
-from heartbeat.runners.errors import CallError
+from heartbeat.runners.errors import MALFORMED, CallError
 from scheduler.model.settings import Network
-from scheduler.net.http_client import MALFORMED, HttpClient
+from scheduler.net.http_client import HttpClient
 
 TRUSTING = Network(proxy="none", ca_file=CERTIFICATE)
 
