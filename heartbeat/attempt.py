@@ -10,7 +10,6 @@ from datetime import datetime, timedelta
 from functools import partial
 from hashlib import sha256
 from math import ceil
-from pathlib import Path
 from typing import Any, cast
 
 from heartbeat import checklist, findings, postcheck, precheck, verdict
@@ -84,6 +83,9 @@ NO_ANSWER_TEXT = "the model answered without any text"
 Elapsed = Callable[[], timedelta]
 """How long an attempt has been running."""
 
+Attempting = Coroutine[Any, Any, AttemptResult]
+"""An attempt that has not ended."""
+
 
 @dataclass(frozen=True, slots=True)
 class Given:
@@ -120,7 +122,7 @@ class Task:
     postcheck: Postcheck | None = None
 
 
-async def attempt(work: Heartbeat | Task, given: Given, resources: Resources, elapsed: Elapsed) -> AttemptResult:
+def attempt(work: Heartbeat | Task, given: Given, resources: Resources, elapsed: Elapsed) -> Attempting:
     """Carry out one attempt of a heartbeat, or of a task. The agent is called only after all checks have passed.
 
     1. Read the checklist and check everything that is known without the agent.
@@ -133,14 +135,11 @@ async def attempt(work: Heartbeat | Task, given: Given, resources: Resources, el
     """
     agent = work.agent if isinstance(work, Task) else work
     kind = _TaskAttempt if isinstance(work, Task) else _HeartbeatAttempt
-    result = await kind(agent, work, given, resources, elapsed).run()
-    if work.postcheck is None:
-        return result
-    place = WorkPlace(agent.workspace, {"HEARTBEATD_AGENT": agent.name}, given.facts.now + elapsed())
-    return await postcheck.verify(result, work.postcheck, place, resources)
+    begun = kind(agent, work, given, resources, elapsed)
+    return begun.run() if work.postcheck is None else begun.run_and_verify(work.postcheck)
 
 
-def finish_at_once(waiting: Coroutine[object, None, AttemptResult]) -> AttemptResult:
+def finish_at_once(waiting: Attempting) -> AttemptResult:
     """The result of an attempt with an agent of the caller (`own_agent`). It waits for nothing, so it needs no event loop.
 
     Raises RuntimeError if it has waited for something all the same, and whatever the caller's functions raise.
@@ -166,6 +165,7 @@ class _Attempt:
         self.turns = given.turns[0] if given.turns else None  # what its calls may use
         self.spent_usd, self.spent_tokens = 0.0, 0  # what calls before a fallback have used of that, at most
         self.resources = resources
+        self.has_workspace = False  # the folder in which programs run is known to exist
         self.elapsed = elapsed
         self.limit = given.facts.limit or agent.prompt_limit
 
@@ -174,18 +174,29 @@ class _Attempt:
         """The items of the checklist that are in the prompt; None without a checklist."""
         return None
 
-    async def check_and_call(self, *, has_workspace: bool = False) -> AttemptResult:
-        """Run the precheck, if there is one, and call the agent unless it shows that there is nothing to do.
+    async def run_and_verify(self, check: Postcheck) -> AttemptResult:
+        """Carry the attempt out, and check whether its work was done."""
+        result, agent = await self.run(), self.agent
+        place = WorkPlace(agent.workspace, {"HEARTBEATD_AGENT": agent.name}, self.given.facts.now + self.elapsed())
+        return await postcheck.verify(result, check, place, self.resources)
 
-        The output of the precheck counts as changed if the agent must be called because of `max_age`. `has_workspace`: the folder
-        in which programs run exists. Otherwise it is created. If that fails, the start of the program fails with a better error.
+    async def run(self) -> AttemptResult:
+        """Make all checks, run the precheck, if there is one, and call the agent unless they show that there is nothing to do.
+
+        The output of the precheck counts as changed if the agent must be called because of `max_age`. If the folder in which
+        programs run cannot be created, the start of the program fails with a better error.
         """
+        skipped = await self.check()
+        if skipped is not None:
+            return skipped
         check = self.agent.precheck
-        if not has_workspace and (check or any(_runs_in_workspace(runner) for runner, _ in self.agent.called)):
+        runs_programs = self.resources.own_agent is None and (check or any(_runs_in_workspace(it) for it, _ in self.agent.called))
+        if runs_programs and not self.has_workspace:
             with suppress(OSError):
                 await runners.offload(self.resources, partial(self.agent.workspace.mkdir, parents=True, exist_ok=True))
+        call = self.call_alternatives if self.agent.fallbacks else self.compose_and_call
         if check is None:
-            return await self.call_alternatives(None)
+            return await call(None)
         now, looked_at = self.given.facts.now, self.given.memory.looked_at
         is_old = check.max_age is not None and (looked_at is None or now - looked_at >= check.max_age)
         last = None if is_old else self.given.memory.last_precheck
@@ -195,7 +206,7 @@ class _Attempt:
         obstacle = precheck_obstacle(check, checked, woken=self.given.woken)
         if obstacle is not None:
             return AttemptResult(Outcome.SKIPPED, obstacle, error=checked.error or None, precheck=checked)
-        return replace(await self.call_alternatives(checked), precheck=checked)
+        return replace(await call(checked), precheck=checked)
 
     async def call_alternatives(self, checked: PrecheckResult | None) -> AttemptResult:
         """Call the agent itself, and then its fallbacks in order, as long as a call fails for a reason of its provider.
@@ -203,8 +214,6 @@ class _Attempt:
         All of them share the time and the reservation of the attempt.
         """
         own = self.agent
-        if not own.fallbacks:
-            return await self.compose_and_call(checked)
         unavailable = self.given.unavailable or (None,) * (1 + len(own.fallbacks))
         possible = [number for number, why in enumerate(unavailable) if why is None]
         failed: list[AttemptResult] = []
@@ -249,8 +258,8 @@ class _Attempt:
         has_time = self.timeout - self.elapsed() >= MIN_TIME_LEFT
         return has_time and result.outcome in FAILURES and result.reason in FALLBACK_FAILURES and not is_being_cancelled()
 
-    async def run(self) -> AttemptResult:
-        """Check whether the agent is to be called, and call it."""
+    async def check(self) -> AttemptResult | None:
+        """The result if the agent is not to be called, as far as that is known without its precheck; None if it is."""
         raise NotImplementedError
 
     async def compose(self, checked: PrecheckResult | None) -> tuple[PromptFacts, Prompt]:
@@ -272,16 +281,22 @@ class _Attempt:
         if size is not None:
             return _too_large(prompt, size)
         # Without anything before it, the first call may take all of the time.
-        return await self.decide_and_call(facts, prompt, self.time_left() if checked or self.fallback else self.ends_at)
-
-    async def decide_and_call(self, facts: PromptFacts, prompt: Prompt, time_left: timedelta) -> AttemptResult:
-        """Call the agent, if no model decides before that there is nothing to do."""
+        time_left = self.time_left() if checked or self.fallback else self.ends_at
+        if self.agent.decide is not None:
+            return await self.decide_and_call(self.agent.decide, facts, time_left)
         return await self.call_and_ask_again(facts, prompt, time_left)
+
+    async def decide_and_call(self, decide: Decide, facts: PromptFacts, time_left: timedelta) -> AttemptResult:
+        """Let a model decide whether there is anything to do, and call the agent with its decision."""
+        raise NotImplementedError
 
     def request(self, facts: PromptFacts, prompt: Prompt, time_left: timedelta) -> AgentRequest:
         """The request for an answer of the agent, with the ID of the span to which it belongs."""
         agent, messages = self.agent, self.given.memory.messages
         static, cache = self.part_to_keep(prompt, messages)
+        has_tools = isinstance(agent.runner, ModelRunner) and agent.runner.tools is not None
+        # What the budget has reserved limits the first prompt. The conversation after it has limits of its own for that.
+        own, reserved = self.limit.own, self.limit.reserved
         return AgentRequest(
             agent.name,
             prompt.text,
@@ -292,7 +307,7 @@ class _Attempt:
             messages,
             form="findings" if agent.answer == "structured" else "text",
             traceparent=self.resources.trace.traceparent,
-            conversation=self.conversation_limit(),
+            conversation=PromptLimit(own, None if reserved is None else own) if has_tools else None,
             budget=self.turns or NO_BUDGET,
             effort=agent.effort,
             static=static,
@@ -302,6 +317,11 @@ class _Attempt:
             clock=self.local_time,
         )
 
+    async def read_files(self, names: tuple[str, ...]) -> tuple[tuple[str, str | FileProblem], ...]:
+        """Files of the workspace by name, each with its text, or the reason why it cannot be read."""
+        read = lambda: tuple((name, read_file(self.agent.workspace, name)) for name in names)  # noqa: E731
+        return await runners.offload(self.resources, read) if names else ()
+
     def local_time(self) -> datetime:
         """The present time in the zone of the agent."""
         return (self.given.facts.now + self.elapsed()).astimezone(self.agent.zone)
@@ -310,20 +330,17 @@ class _Attempt:
         """The time for the next call."""
         return max(self.ends_at - self.elapsed(), MIN_TIME_LEFT)
 
-    def texts(self, prompt: Prompt) -> tuple[str, ...]:
-        """The prompt, and the messages before it."""
-        return prompt.text, *(text for _, text in self.given.memory.messages)
-
     async def why_too_large(self, facts: PromptFacts, prompt: Prompt) -> str | None:
         """The size of a prompt that is too large for its limit; None if it is not. Its provider may count it.
 
         A count takes a request of its own, so it is only worth it before a prompt is rejected because of its length, and not
         before a decision. 5 % are added, because the provider calls it an estimate.
         """
-        runner, tokens = self.agent.runner, self.limit.count(*self.texts(prompt))
+        texts = prompt.text, *facts.messages
+        runner, tokens = self.agent.runner, self.limit.count(*texts)
         if self.fallback and self.given.has_budget and self.turns and isinstance(runner, ModelRunner):
             usage = TurnUsage(self.limit, self.turns, runner.max_output_tokens)
-            if not usage.fits(max_tokens(*self.texts(prompt))):
+            if not usage.fits(max_tokens(*texts)):
                 return f"not called, because the failed calls have left too little of its budget ({usage.describe_limit()})"
         if tokens <= self.limit.tokens:
             return None
@@ -336,14 +353,7 @@ class _Attempt:
 
     def exceeds_reservation(self, prompt: Prompt) -> bool:
         """Whether this prompt may need more tokens than a budget has reserved for it."""
-        return self.limit.reserved is not None and max_tokens(*self.texts(prompt)) > self.limit.reserved
-
-    def conversation_limit(self) -> PromptLimit | None:
-        """The limit for the conversation of a model with tools. None for other runners."""
-        if not isinstance(self.agent.runner, ModelRunner) or self.agent.runner.tools is None:
-            return None
-        # What the budget has reserved limits the first prompt. The conversation after it has limits of its own for that.
-        return PromptLimit(self.limit.own, None if self.limit.reserved is None else self.limit.own)
+        return self.limit.reserved is not None and max_tokens(prompt.text, *self.given.facts.messages) > self.limit.reserved
 
     def part_to_keep(self, prompt: Prompt, messages: Sequence[tuple[str, str]]) -> tuple[str, CachePlan]:
         """The part of a prompt that is the same in each run, and whether a provider keeps it.
@@ -354,19 +364,23 @@ class _Attempt:
         static = "" if messages else prompt.static_text
         # The plan is made for the agent's own model.
         plan, reserved = NO_CACHE if self.fallback else self.given.cache, self.limit.reserved
-        rest = max_tokens(*self.texts(prompt)) - max_tokens(static)
+        if plan.ttl is None:
+            return static, plan
+        rest = max_tokens(prompt.text, *self.given.facts.messages) - max_tokens(static)
         fits = reserved is None or max_tokens(static) * plan.write_ratio + rest <= reserved
         has_turns = isinstance(self.agent.runner, ModelRunner) and self.agent.runner.tools is not None and reserved is not None
         is_kept = len(static) >= LEAST_KEPT and fits and not (has_turns and plan.write_ratio > 1)
-        return static, plan if is_kept or plan.ttl is None else replace(plan, ttl=None)
+        return static, plan if is_kept else replace(plan, ttl=None)
 
     async def call(self, request: AgentRequest, prompt: Prompt) -> AttemptResult:
         """Call the agent and wait for its answer. The result has the calls with their usage, whether they succeeded or failed."""
         began = self.elapsed()
         answer = await runners.call_agent(request, self.agent.runner, self.resources)
         took = self.elapsed() - began
-        earlier = sum(len(text) for _, text in request.messages)
+        earlier = sum(map(len, self.given.facts.messages))
         sizes = {**({"session": earlier} if earlier else {}), **prompt.part_sizes}
+        digest = _static_digest(request) if len(request.static) >= LEAST_KEPT else ""
+        calls = _calls_of(self.agent.runner, request.model, answer, took)
         if answer.failure is not None:
             result = _result_of_failure(answer)
         elif answer.later:
@@ -375,9 +389,9 @@ class _Attempt:
             result = self.classify(answer)
         return replace(
             result,
-            prompt=SentPrompt(sizes, prompt.left_out, self.selection, _static_digest(request), request.cache.ttl),
+            prompt=SentPrompt(sizes, prompt.left_out, self.selection, digest, request.cache.ttl),
             model_used=answer.model_used,
-            calls=self.with_maximum(_calls_of(self.agent.runner, request.model, answer, took), request, prompt),
+            calls=self.with_maximum(calls, request, prompt) if self.has_further else calls,
             tool_calls=answer.tool_calls,
             log=answer.log,
             request_id=answer.request_id,
@@ -423,7 +437,7 @@ class _Attempt:
         if self.ends_at - self.elapsed() < MIN_TIME_LEFT:
             return False
         if not self.given.has_budget:
-            return self.limit.count(*self.texts(question)) <= self.limit.tokens
+            return self.limit.count(question.text, *self.given.facts.messages) <= self.limit.tokens
         limits, runner = self.turns, self.agent.runner
         if limits is None or limits.tokens is None or not isinstance(runner, ModelRunner):
             return False
@@ -433,15 +447,15 @@ class _Attempt:
             if call.tokens is None:
                 return False
             usage.add(replace(call.tokens, input=call.tokens.input + ceil(call.tokens.cache_write_1h * more)))
-        return usage.fits(max_tokens(*self.texts(question)) + ceil(max_tokens(question.static_text) * more))
+        return usage.fits(max_tokens(question.text, *self.given.facts.messages) + ceil(max_tokens(question.static_text) * more))
 
     def with_maximum(self, calls: tuple[Call, ...], request: AgentRequest, prompt: Prompt) -> tuple[Call, ...]:
         """The calls, each with the most that it can have used, if a fallback may be called in the same reservation."""
         runner = self.agent.runner
-        if not self.has_further or not isinstance(runner, ModelRunner):
+        if not isinstance(runner, ModelRunner):
             return calls
         kept = max_tokens(request.static) * (request.cache.write_ratio - 1) if request.cache.ttl else 0
-        size = max_tokens(*self.texts(prompt)) + ceil(max(kept, 0))
+        size = max_tokens(prompt.text, *self.given.facts.messages) + ceil(max(kept, 0))
         most = Tokens(input=size, output=runner.max_output_tokens)
         return tuple(call if call.most or call.is_free else replace(call, most=most) for call in calls)
 
@@ -451,18 +465,13 @@ class _TaskAttempt(_Attempt):
 
     work: Task
 
-    async def run(self) -> AttemptResult:
+    async def check(self) -> AttemptResult | None:
         obstacle = next((reason for reason in AGENT_CHECKS if reason in self.given.blocked), None)
-        if obstacle is not None:
-            return AttemptResult(Outcome.SKIPPED, obstacle, error=self.given.blocked[obstacle])
-        return await self.check_and_call()
+        return None if obstacle is None else AttemptResult(Outcome.SKIPPED, obstacle, error=self.given.blocked[obstacle])
 
     async def compose(self, checked: PrecheckResult | None) -> tuple[PromptFacts, Prompt]:
-        agent = self.agent
-        read = partial(_read_files, agent.workspace, agent.context)
-        files = await runners.offload(self.resources, read) if agent.context else ()
-        facts = replace(self.given.facts, precheck=checked, context=files)
-        return facts, compose_task(self.work.text, agent, facts)
+        facts = replace(self.given.facts, precheck=checked, context=await self.read_files(self.agent.context))
+        return facts, compose_task(self.work.text, self.agent, facts)
 
     def meta(self, facts: PromptFacts) -> Mapping[str, object]:
         return task_meta(self.work.name, self.agent, facts)
@@ -481,16 +490,15 @@ class _HeartbeatAttempt(_Attempt):
     def selection(self) -> Selection:
         return self.situation.selection
 
-    async def run(self) -> AttemptResult:
+    async def check(self) -> AttemptResult | None:
         spec = self.agent
         # Files may lie on a network folder that hangs. Reading them here would block the other runs of this event loop.
         read = partial(read_situation, spec, self.given)
         self.situation = await runners.offload(self.resources, read) if spec.reads_checklist else read()
         obstacle = first_obstacle(self.situation)
-        if obstacle is not None:
-            return AttemptResult(Outcome.SKIPPED, obstacle, error=await self.explain(obstacle))
-        has_read_file = spec.reads_checklist and not isinstance(self.situation.checklist, Skip)
-        return await self.check_and_call(has_workspace=has_read_file)  # a file that was read lies in it: this saves a thread
+        # A file that was read lies in the workspace: this saves the thread that would create it.
+        self.has_workspace = spec.reads_checklist and not isinstance(self.situation.checklist, Skip)
+        return None if obstacle is None else AttemptResult(Outcome.SKIPPED, obstacle, error=await self.explain(obstacle))
 
     async def explain(self, obstacle: Skip) -> str | None:
         """Details of an obstacle: why the checklist cannot be read or created, or what is known beforehand."""
@@ -502,9 +510,18 @@ class _HeartbeatAttempt(_Attempt):
 
     async def compose(self, checked: PrecheckResult | None) -> tuple[PromptFacts, Prompt]:
         spec, situation = self.agent, self.situation
-        collect = partial(_with_texts, self.given.facts, checked, spec, situation)
-        reads_files = situation.runs_without_checklist or spec.context_files
-        facts = await runners.offload(self.resources, collect) if reads_files else collect()
+        context, memory = spec.context_files, spec.memory if situation.runs_without_checklist else ()
+        files = await self.read_files((*context, *memory))
+        remembered = files[len(context) :]
+        whole = "" if isinstance(situation.checklist, Skip) else situation.checklist
+        facts = replace(
+            self.given.facts,
+            precheck=checked,
+            checklist=situation.selection.text,
+            context=files[: len(context)],
+            memory=remembered,
+            progress=checklist.count_boxes(whole, *(text for _, text in remembered if isinstance(text, str))),
+        )
         return facts, compose_prompt(facts, spec)
 
     def meta(self, facts: PromptFacts) -> Mapping[str, object]:
@@ -513,11 +530,8 @@ class _HeartbeatAttempt(_Attempt):
     def classify(self, answer: Answer) -> AttemptResult:
         return classify_answer(self.agent, answer)
 
-    async def decide_and_call(self, facts: PromptFacts, prompt: Prompt, time_left: timedelta) -> AttemptResult:
-        """Let a model decide whether there is anything to do, if that is set, and call the agent with its decision."""
-        if self.agent.decide is None:
-            return await self.call_and_ask_again(facts, prompt, time_left)
-        decided = await self.request_decision(self.agent.decide, facts, time_left)
+    async def decide_and_call(self, decide: Decide, facts: PromptFacts, time_left: timedelta) -> AttemptResult:
+        decided = await self.request_decision(decide, facts, time_left)
         if isinstance(decided, AttemptResult):
             return decided
         decision, call = decided
@@ -685,9 +699,7 @@ def _result_of_failure(answer: Answer) -> AttemptResult:
 
 
 def _static_digest(request: AgentRequest) -> str:
-    """Stands for the model and the part of its prompt that is the same in each run; empty if a provider cannot keep that."""
-    if len(request.static) < LEAST_KEPT:
-        return ""
+    """Stands for the model and the part of its prompt that is the same in each run."""
     return sha256(f"{request.model}\n{request.static}".encode(errors="replace")).hexdigest()[:16]
 
 
@@ -705,25 +717,6 @@ def _calls_of(runner: Runner, model: str | None, answer: Answer, took: timedelta
         return answer.turns or (replace(UNSENT_CALL, failure=answer.failure),)
     call = answer.as_call(runner.provider.name if isinstance(runner, ModelRunner) else None, model, took)
     return (replace(call, account=runner.account) if isinstance(runner, CommandRunner) else call,)
-
-
-def _read_files(workspace: Path, names: tuple[str, ...]) -> tuple[tuple[str, str | FileProblem], ...]:
-    """Files of the workspace by name, each with its text, or the reason why it cannot be read."""
-    return tuple((name, read_file(workspace, name)) for name in names)
-
-
-def _with_texts(facts: PromptFacts, checked: PrecheckResult | None, spec: Heartbeat, situation: Situation) -> PromptFacts:
-    """The facts of a prompt with the result of the precheck, and the texts that it contains."""
-    whole = "" if isinstance(situation.checklist, Skip) else situation.checklist
-    memory = _read_files(spec.workspace, spec.memory) if situation.runs_without_checklist else ()
-    return replace(
-        facts,
-        precheck=checked,
-        checklist=situation.selection.text,
-        context=_read_files(spec.workspace, spec.context_files),
-        memory=memory,
-        progress=checklist.count_boxes(whole, *(text for _, text in memory if isinstance(text, str))),
-    )
 
 
 def _look_of_run(facts: PromptFacts, left_out: frozenset[str]) -> Look:

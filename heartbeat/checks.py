@@ -5,7 +5,7 @@ The precheck and the length of the prompt are expensive, so they are computed on
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
@@ -93,33 +93,35 @@ EMPTY_SELECTION = Selection("", has_work=False)
 
 def first_obstacle(situation: Situation) -> Skip | None:
     """The first reason to skip the run that is known without the precheck. None if all checks pass."""
-    return next((reason for reason, blocks in _checks(situation) if blocks), None)
+    for reason, blocks in _checks(situation):
+        if blocks:
+            return reason
+    return None
 
 
 def check_results(situation: Situation) -> list[tuple[Skip, bool | None]]:
     """Every check in its order, with whether it blocks the run. None for checks that only a real run can do."""
-    late = late_checks(situation.heartbeat.precheck)
-    return [*_checks(situation), *((reason, None) for reason in late)]
+    return [*_checks(situation), *((reason, None) for reason in late_checks(situation.heartbeat.precheck))]
 
 
-def _checks(it: Situation) -> Iterator[tuple[Skip, bool]]:
-    """The checks in their order, each done when it is asked for. `on_missing: create` counts as missing too: what was just
-    created holds no work.
-    """
-    spec, has_text = it.heartbeat, not isinstance(it.checklist, Skip)
-    yield Skip.DISABLED, not spec.enabled
-    yield Skip.PAUSED, Skip.PAUSED in it.blocked
-    yield Skip.CALENDAR, not spec.calendars.open_at(it.now)
-    yield Skip.ACTIVE_HOURS, not spec.hours.open_at(it.now)
-    yield Skip.BUSY, Skip.BUSY in it.blocked
-    yield Skip.CHECKLIST_MISSING, it.checklist is Skip.CHECKLIST_MISSING and spec.on_missing != "run" and not it.woken
-    yield Skip.CHECKLIST_EMPTY, has_text and not (it.has_work or it.woken or spec.on_empty == "run")
-    yield Skip.CHECKLIST_UNREADABLE, it.checklist is Skip.CHECKLIST_UNREADABLE
-    yield Skip.CHECKLIST_TOO_LARGE, it.checklist is Skip.CHECKLIST_TOO_LARGE
-    yield Skip.NOTHING_DUE, it.has_work and not (it.woken or it.selection.has_work)
-    yield Skip.NOT_SHOWN, not (spec.show_ok or spec.show_alerts)
-    yield Skip.BUDGET, Skip.BUDGET in it.blocked
-    yield Skip.BREAKER_OPEN, Skip.BREAKER_OPEN in it.blocked
+def _checks(it: Situation) -> tuple[tuple[Skip, bool], ...]:
+    """The checks in their order. `on_missing: create` counts as missing too: what was just created holds no work."""
+    spec, has_text, has_work, blocked = it.heartbeat, not isinstance(it.checklist, Skip), it.has_work, it.blocked
+    return (
+        (Skip.DISABLED, not spec.enabled),
+        (Skip.PAUSED, Skip.PAUSED in blocked),
+        (Skip.CALENDAR, not spec.calendars.open_at(it.now)),
+        (Skip.ACTIVE_HOURS, not spec.hours.open_at(it.now)),
+        (Skip.BUSY, Skip.BUSY in blocked),
+        (Skip.CHECKLIST_MISSING, it.checklist is Skip.CHECKLIST_MISSING and spec.on_missing != "run" and not it.woken),
+        (Skip.CHECKLIST_EMPTY, has_text and not (has_work or it.woken or spec.on_empty == "run")),
+        (Skip.CHECKLIST_UNREADABLE, it.checklist is Skip.CHECKLIST_UNREADABLE),
+        (Skip.CHECKLIST_TOO_LARGE, it.checklist is Skip.CHECKLIST_TOO_LARGE),
+        (Skip.NOTHING_DUE, has_work and not (it.woken or it.selection.has_work)),
+        (Skip.NOT_SHOWN, not (spec.show_ok or spec.show_alerts)),
+        (Skip.BUDGET, Skip.BUDGET in blocked),
+        (Skip.BREAKER_OPEN, Skip.BREAKER_OPEN in blocked),
+    )
 
 
 def late_checks(precheck: Precheck | None) -> tuple[Skip, ...]:

@@ -9,7 +9,7 @@ from functools import partial
 from cron.job import Job, job_process
 from heartbeat import attempt as agent_attempts
 from heartbeat import postcheck, verdict
-from heartbeat.attempt import AGENT_CHECKS, Elapsed, Given, Task, read_situation, result_without_text
+from heartbeat.attempt import AGENT_CHECKS, Attempting, Elapsed, Given, Task, read_situation, result_without_text
 from heartbeat.checks import check_results, late_checks
 from heartbeat.postcheck import WorkPlace
 from heartbeat.prompt import PromptFacts, PromptWake
@@ -24,19 +24,14 @@ from scheduler.model.wake import interleave_senders
 OUTPUT_KEPT = 16 * 1024  # bytes of a job's output that are kept, from its end
 
 
-async def attempt(claim: Claim, resources: Resources, elapsed: Elapsed) -> AttemptResult:
+def attempt(claim: Claim, resources: Resources, elapsed: Elapsed) -> Attempting:
     """Carry out one attempt. It is put aside while it waits for an answer or for a program."""
-    match claim.entry:
-        case HeartbeatEntry(spec=spec):
-            return await agent_attempts.attempt(spec, _given(claim, spec), resources, elapsed)
-        case JobEntry(spec=job, agent=Agent() as agent) as entry:
-            check = job.postcheck if isinstance(job.postcheck, Postcheck) else None
-            task = Task(job.name, job.prompt or "", agent, job.timeout, partial(classify_answer, entry), check)
-            result = await agent_attempts.attempt(task, _given(claim, agent), resources, elapsed)
-            return result if entry.reporter else _with_failure_message(job, result)
-        case JobEntry(spec=job):
-            return await _run_command(job, claim, resources, elapsed)
-    raise TypeError(f"{type(claim.entry).__name__} is no kind of entry")
+    entry = claim.entry
+    if isinstance(entry, HeartbeatEntry):
+        return agent_attempts.attempt(entry.spec, _given(claim, entry.spec), resources, elapsed)
+    if entry.agent is not None:
+        return _run_prompt(entry, entry.agent, claim, resources, elapsed)
+    return _run_command(entry.spec, claim, resources, elapsed)
 
 
 def preconditions(claim: Claim) -> Sequence[tuple[Skip, bool | None]]:
@@ -110,6 +105,15 @@ def _given(claim: Claim, agent: Agent) -> Given:
         has_budget=reserved is not None and bool(reserved.amount.nanos or reserved.amount.tokens),
         cache=claim.facts.cache,
     )
+
+
+async def _run_prompt(entry: JobEntry, agent: Agent, claim: Claim, resources: Resources, elapsed: Elapsed) -> AttemptResult:
+    """One attempt of a job with a prompt."""
+    job = entry.spec
+    check = job.postcheck if isinstance(job.postcheck, Postcheck) else None
+    task = Task(job.name, job.prompt or "", agent, job.timeout, partial(classify_answer, entry), check)
+    result = await agent_attempts.attempt(task, _given(claim, agent), resources, elapsed)
+    return result if entry.reporter else _with_failure_message(job, result)
 
 
 async def _run_command(job: Job, claim: Claim, resources: Resources, elapsed: Elapsed) -> AttemptResult:

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol, cast
 
-from heartbeat.attempt import Elapsed
+from heartbeat.attempt import Attempting, Elapsed
 from heartbeat.runners import AskApproval, HttpReply, OpenTools, Resources, Toolbox
 from heartbeat.runners import dispatch as runners
 from heartbeat.spec import ModelRunner, Tools
@@ -67,11 +67,11 @@ class Tracing:
                 except UnusableExtra as error:
                     log_event(logging.WARNING, "traces", problem=f"off: {error}")
 
-    async def run_attempt(self, claim: Claim, resources: Resources, elapsed: Elapsed) -> AttemptResult:
+    def run_attempt(self, claim: Claim, resources: Resources, elapsed: Elapsed) -> Attempting:
         """Carry out an attempt."""
         if self._tracer is None or not self._settings().traces:
-            return await attempt(claim, resources, elapsed)
-        return await self._tracer.run_attempt(claim, resources, lambda used: attempt(claim, used, elapsed))
+            return attempt(claim, resources, elapsed)
+        return self._tracer.run_attempt(claim, resources, lambda used: attempt(claim, used, elapsed))
 
     def begin_queueing(self, claim: Claim) -> str | None:
         """A worker will execute this attempt. Returns the `traceparent` that it continues; None if traces are off."""
