@@ -6,7 +6,6 @@ import asyncio
 import json
 import threading
 from collections import deque
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -50,7 +49,7 @@ class EventFeed:
 
     def publish(self, happened: Event) -> None:
         """Keep an event if readers get events of its kind, and wake the readers."""
-        found = list(_describe_event(happened))
+        found = _describe_event(happened)
         if not found:
             return
         with self._lock:
@@ -129,14 +128,14 @@ class EventFeed:
             return list(islice(self._events, first, first + MAX_CHUNK)), number < oldest
 
 
-def _describe_event(happened: Event) -> Iterator[tuple[str, tuple[str, str] | None, dict[str, object]]]:
+def _describe_event(happened: Event) -> list[tuple[str, tuple[str, str] | None, dict[str, object]]]:
     """The events for readers: name, agent or job, and JSON data. They contain no text of a prompt or an answer."""
     match happened:
         case AttemptStarted():
-            yield "started", (happened.kind, happened.name), _run_data(happened)
+            return [("started", (happened.kind, happened.name), _run_data(happened))]
         case RunClosed(result=AttemptResult(outcome=Outcome.SKIPPED) as result):
             skipped = {"slots": happened.slots, "reason": result.reason}
-            yield "skipped", (happened.kind, happened.name), _run_data(happened) | skipped
+            return [("skipped", (happened.kind, happened.name), _run_data(happened) | skipped)]
         case RunClosed(result=result):
             key = happened.kind, happened.name
             ended = {
@@ -146,19 +145,20 @@ def _describe_event(happened: Event) -> Iterator[tuple[str, tuple[str, str] | No
                 "started_at": iso_utc(happened.started_at),
                 "finished_at": iso_utc(happened.finished_at),
             }
-            yield "ended", key, _run_data(happened) | ended
-            if happened.kind is Kind.HEARTBEAT and result.outcome in ANSWERED and result.suppression is None:
-                yield "said", key, {"run": happened.run_id, "kind": happened.kind.value, "name": happened.name}
+            said = {"run": happened.run_id, "kind": happened.kind.value, "name": happened.name}
+            has_said = happened.kind is Kind.HEARTBEAT and result.outcome in ANSWERED and result.suppression is None
+            return [("ended", key, _run_data(happened) | ended), *([("said", key, said)] if has_said else ())]
         case MessageMoved(state=DeliveryState.DELIVERED):
             message = {"message": happened.outbox_id, "run": happened.run_id, "channel": happened.channel}
             sender = {"kind": str(happened.kind), "name": happened.name}
-            yield "delivered", (happened.kind, happened.name), message | sender
+            return [("delivered", (happened.kind, happened.name), message | sender)]
         case QuestionMoved():
             asked: dict[str, object] = {"question": happened.number, "run": happened.run_id, "state": happened.state}
             key = happened.kind, happened.name
-            yield "question", key, asked | {"kind": happened.kind.value, "name": happened.name}
+            return [("question", key, asked | {"kind": happened.kind.value, "name": happened.name})]
         case SettingsApplied(settings=settings):
-            yield "reloaded", None, {"config_hash": settings.hash}
+            return [("reloaded", None, {"config_hash": settings.hash})]
+    return []
 
 
 def _run_data(happened: AttemptStarted | RunClosed) -> dict[str, object]:

@@ -11,7 +11,7 @@ from scheduler.model.wake import RejectedBecause
 from scheduler.system.log import log_event, set_log_zone
 
 # The lines that only copy fields of their event: level, name of the line, and its keys (`key=field` where the names differ).
-COPIED_LINES: dict[type, tuple[int, str, str]] = {
+_COPIED_LINES: dict[type, tuple[int, str, str]] = {
     events.AttemptStarted: (logging.DEBUG, "start", "id=run_id kind name slot trigger"),
     events.RetryPlanned: (logging.WARNING, "retry", "id=run_id kind name attempt reason not_before problem=error"),
     events.LaneBusy: (logging.INFO, "busy", "id=run_id kind name slot trigger"),
@@ -25,6 +25,10 @@ COPIED_LINES: dict[type, tuple[int, str, str]] = {
     events.CallCharged: (logging.DEBUG, "paid", "kind name model cost_usd"),
     events.ProviderFailed: (logging.DEBUG, "provider_failed", "provider error_class"),
     events.ModelMismatched: (logging.WARNING, "model_mismatch", "kind name requested used"),
+}
+COPIED_LINES = {
+    kind: (level, line, [(key, field or key) for key, _, field in (each.partition("=") for each in keys.split())])
+    for kind, (level, line, keys) in _COPIED_LINES.items()
 }
 
 
@@ -66,9 +70,8 @@ class EventLog:
             case events.ProviderCalled():
                 pass  # a failure has a line of its own, and the run that it belongs to has another
             case _:
-                level, line, keys = COPIED_LINES[type(happened)]
-                pairs = (key.partition("=") for key in keys.split())
-                log_event(level, line, **{key: getattr(happened, field or key) for key, _, field in pairs})
+                level, line, fields = COPIED_LINES[type(happened)]
+                log_event(level, line, **{key: getattr(happened, field) for key, field in fields})
 
     def _log_wake(self, wake: events.WakeMoved) -> None:
         level = logging.WARNING if wake.result in (WakeResult.REJECTED, WakeResult.EXPIRED) else logging.DEBUG

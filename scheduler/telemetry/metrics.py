@@ -102,19 +102,16 @@ class Metrics:
         self._day_plans = gauges.DayPlans()
         self._budget_skips: dict[EntryLabels, datetime] = {}  # when each entry was last skipped because of a budget
         for name in ("heartbeatd_stale_results_total", "heartbeatd_skips_taken_back_total"):
-            self._increase(name, by=0)
+            self._counters[name].increase(by=0)
         for kind in Kind:
             self._histograms[DURATION].labels(kind.value)
             self._histograms[LATENESS].labels(kind.value)
-            self._increase("heartbeatd_orphans_recovered_total", kind.value, by=0)
+            self._counters["heartbeatd_orphans_recovered_total"].increase(kind.value, by=0)
             for result in TIMELINESS:
-                self._increase("heartbeatd_slots_on_time_total", kind.value, result, by=0)
+                self._counters["heartbeatd_slots_on_time_total"].increase(kind.value, result, by=0)
         for source, reason in product(WAKE_SOURCES, UNDELIVERED):
-            self._increase("heartbeatd_wakes_refused_total", source.value, reason.value, by=0)
+            self._counters["heartbeatd_wakes_refused_total"].increase(source.value, reason.value, by=0)
         self._apply_settings(settings)
-
-    def _increase(self, name: str, *labels: str, by: float = 1, exemplar: Exemplar | None = None) -> None:
-        self._counters[name].increase(*labels, by=by, exemplar=exemplar)
 
     def count_event(self, happened: events.Event) -> None:
         """Count one event. Called after the commit, always in the same thread."""
@@ -141,13 +138,13 @@ class Metrics:
                 self._count_call(happened)
             case events.ButtonPressed(channel=channel):
                 if channel in self._settings.channels:
-                    self._increase("heartbeatd_button_presses_total", channel, happened.result)
+                    self._counters["heartbeatd_button_presses_total"].increase(channel, happened.result)
             case events.RunRecovered():
-                self._increase("heartbeatd_orphans_recovered_total", happened.kind.value)
+                self._counters["heartbeatd_orphans_recovered_total"].increase(happened.kind.value)
             case events.SkipsRevoked(slots=slots):
-                self._increase("heartbeatd_skips_taken_back_total", by=slots)
+                self._counters["heartbeatd_skips_taken_back_total"].increase(by=slots)
             case events.StaleResultDropped():
-                self._increase("heartbeatd_stale_results_total")
+                self._counters["heartbeatd_stale_results_total"].increase()
             case events.SettingsApplied(settings=settings):
                 self._apply_settings(settings)
             case _ if not isinstance(happened, NOT_COUNTED):
@@ -155,7 +152,7 @@ class Metrics:
 
     def _count_of_entry(self, name: str, kind: Kind, entry: str) -> None:
         if (kind, entry) in self._entries_with_series:
-            self._increase(name, kind.value, entry)
+            self._counters[name].increase(kind.value, entry)
 
     def count_request(self, route: str, code: int) -> None:
         """Count a request to the HTTP API. May be called in any thread, as `count_refused_token`."""
@@ -241,37 +238,37 @@ class Metrics:
         if key not in self._entries_with_series:
             return
         if result.precheck_problem and closed.trigger is not Trigger.RESULT:
-            self._increase("heartbeatd_precheck_failures_total", closed.name)
+            self._counters["heartbeatd_precheck_failures_total"].increase(closed.name)
         if result.fallback and result.outcome in SUCCESSES:
-            self._increase("heartbeatd_fallbacks_total", *key)
+            self._counters["heartbeatd_fallbacks_total"].increase(*key)
         if result.truncated:
-            self._increase("heartbeatd_truncated_total", *key)
+            self._counters["heartbeatd_truncated_total"].increase(*key)
         if result.outcome is Outcome.SKIPPED:
-            self._increase("heartbeatd_skips_total", *key, str(result.reason), by=closed.slots)
+            self._counters["heartbeatd_skips_total"].increase(*key, str(result.reason), by=closed.slots)
             return
         last = Exemplar(closed.run_id, 1, closed.finished_at.timestamp())
-        self._increase("heartbeatd_runs_total", *key, closed.trigger.value, result.outcome.value, exemplar=last)
-        self._increase("heartbeatd_run_seconds_total", *key, by=duration or 0)
+        self._counters["heartbeatd_runs_total"].increase(*key, closed.trigger.value, result.outcome.value, exemplar=last)
+        self._counters["heartbeatd_run_seconds_total"].increase(*key, by=duration or 0)
         if result.suppression is not None:
-            self._increase("heartbeatd_suppressions_total", *key, str(result.suppression))
+            self._counters["heartbeatd_suppressions_total"].increase(*key, str(result.suppression))
 
     def _count_lateness(self, kind: Kind, late: float, exemplar: dict[str, str] | None = None) -> None:
         self._histograms[LATENESS].labels(kind.value).observe(max(0.0, late), exemplar)
-        self._increase("heartbeatd_slots_on_time_total", kind.value, "on_time" if late <= ON_TIME_START else "late")
+        self._counters["heartbeatd_slots_on_time_total"].increase(kind.value, "on_time" if late <= ON_TIME_START else "late")
 
     def _count_wake(self, wake: events.WakeMoved) -> None:
         if wake.final and wake.result in UNDELIVERED:
-            self._increase("heartbeatd_wakes_refused_total", str(wake.source), wake.result.value)
+            self._counters["heartbeatd_wakes_refused_total"].increase(str(wake.source), wake.result.value)
         if wake.final and (Kind.HEARTBEAT, wake.name) in self._entries_with_series:
-            self._increase("heartbeatd_wakes_total", wake.name, str(wake.source), wake.result.value)
+            self._counters["heartbeatd_wakes_total"].increase(wake.name, str(wake.source), wake.result.value)
 
     def _count_delivery(self, moved: events.MessageMoved) -> None:
         result = "retried" if moved.retried else str(moved.state)
         if moved.channel in self._settings.channels and result in DELIVERY_RESULTS:
-            self._increase("heartbeatd_deliveries_total", moved.channel, result)
+            self._counters["heartbeatd_deliveries_total"].increase(moved.channel, result)
         if moved.channel in self._settings.channels and moved.age is not None and result in ("delivered", "dead"):
             is_timely = moved.state is DeliveryState.DELIVERED and moved.age <= ON_TIME_DELIVERY
-            self._increase("heartbeatd_messages_on_time_total", moved.channel, "on_time" if is_timely else "late")
+            self._counters["heartbeatd_messages_on_time_total"].increase(moved.channel, "on_time" if is_timely else "late")
 
     def _count_charged_call(self, paid: events.CallCharged) -> None:
         key, model = (paid.kind.value, paid.name), paid.model or ""
@@ -279,14 +276,14 @@ class Metrics:
         if key in self._entries_with_series:
             for kind, count in tokens.items():
                 if count:
-                    self._increase("heartbeatd_tokens_total", *key, model, kind, by=count)
-            self._increase("heartbeatd_cost_usd_total", *key, model, paid.outcome.value, by=paid.cost_usd or 0)
+                    self._counters["heartbeatd_tokens_total"].increase(*key, model, kind, by=count)
+            self._counters["heartbeatd_cost_usd_total"].increase(*key, model, paid.outcome.value, by=paid.cost_usd or 0)
         if paid.cost_usd is None and model in self._called_models:
-            self._increase("heartbeatd_unpriced_tokens_total", model, by=sum(tokens.values()))
+            self._counters["heartbeatd_unpriced_tokens_total"].increase(model, by=sum(tokens.values()))
 
     def _count_call(self, called: events.ProviderCalled) -> None:
         if (called.provider, called.model) in self._called_circuits:
-            self._increase("heartbeatd_provider_requests_total", called.provider, called.model, called.result)
+            self._counters["heartbeatd_provider_requests_total"].increase(called.provider, called.model, called.result)
             if called.took is not None:
                 seconds, exemplar = called.took.total_seconds(), {"run_id": str(called.run_id)}
                 self._histograms[CALL_DURATION].labels(called.provider, called.model).observe(seconds, exemplar)
@@ -318,7 +315,7 @@ class Metrics:
         for provider, model in circuits:
             self._histograms[CALL_DURATION].labels(provider, model)
         for name, labels in _first_series(settings, shown, models, circuits):
-            self._increase(name, *labels, by=0)
+            self._counters[name].increase(*labels, by=0)
 
 
 def _first_series(

@@ -13,6 +13,8 @@ from typing import Literal, NamedTuple
 
 LabelValues = tuple[str, ...]
 
+_ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})  # in the value of a label
+
 
 class Exemplar(NamedTuple):
     """The last event that increased a counter: the run, by how much, and when, in seconds since 1970."""
@@ -100,12 +102,8 @@ class MetricFamily:
 
 def label_text(names: LabelValues, values: LabelValues) -> str:
     """Labels as both formats write them, without the braces."""
-    return ",".join(f'{name}="{_escape_label(value)}"' for name, value in zip(names, values, strict=True))
+    return ",".join([f'{name}="{value.translate(_ESCAPES)}"' for name, value in zip(names, values, strict=True)])
 
 
 def _exemplar_text(exemplar: Exemplar) -> str:
     return f' # {{run_id="{exemplar.run_id}"}} {exemplar.value} {exemplar.at:.3f}'
-
-
-def _escape_label(value: str) -> str:
-    return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
