@@ -7,7 +7,7 @@ import os
 import re
 import ssl
 from base64 import b64encode
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -47,6 +47,7 @@ CLIENT_HEADERS = frozenset({"content-length", "transfer-encoding", "host", "conn
 Method = Literal["GET", "POST", "DELETE"]
 ResolveName = Callable[..., Iterable[tuple[Any, ...]]]
 Wait = Callable[[], Awaitable[None]]
+Replying = Coroutine[Any, Any, HttpReply]  # a request that has no reply yet
 
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _HOST = re.compile(r"[!-~]+")
@@ -149,32 +150,30 @@ class HttpClient:
         """This client, over the same connections, with another `wait`."""
         return _WaitingClient(self, wait)
 
-    async def post(self, url: str, headers: Mapping[str, str], body: bytes, seconds: float) -> HttpReply:
+    def post(self, url: str, headers: Mapping[str, str], body: bytes, seconds: float) -> Replying:
         """Post `body` to an agent or a provider; the reply, whatever its status, within `seconds`.
 
         The body of a success is read to its end, at most 1 MiB; otherwise the first 64 KiB. If the server has closed a kept
         connection without sending a byte, the request is repeated once over a new connection. Raises CallError, which says
         whether the request can have arrived, in words that contain neither the address nor the value of a header.
         """
-        return await self._exchange("POST", url, headers, body, seconds)
+        return self._exchange("POST", url, headers, body, seconds)
 
-    async def get(self, url: str, headers: Mapping[str, str], seconds: float, *, public_only: bool) -> HttpReply:
+    def get(self, url: str, headers: Mapping[str, str], seconds: float, *, public_only: bool) -> Replying:
         """Fetch a page of at most 4 MiB; otherwise as `post`. With `public_only`, AddressRefused for a private address."""
-        return await self._exchange("GET", url, headers, b"", seconds, public_only=public_only)
+        return self._exchange("GET", url, headers, b"", seconds, public_only=public_only)
 
-    async def delete(self, url: str, headers: Mapping[str, str], seconds: float) -> HttpReply:
+    def delete(self, url: str, headers: Mapping[str, str], seconds: float) -> Replying:
         """Send a DELETE request without a body; otherwise as `post`."""
-        return await self._exchange("DELETE", url, headers, b"", seconds)
+        return self._exchange("DELETE", url, headers, b"", seconds)
 
-    async def send_message(
-        self, url: str, headers: Mapping[str, str], body: bytes, seconds: float, *, allow_private: bool
-    ) -> HttpReply:
+    def send_message(self, url: str, headers: Mapping[str, str], body: bytes, seconds: float, *, allow_private: bool) -> Replying:
         """Post a message to its channel, over a new connection. The first 64 KiB of the answer are read.
 
         Unless `allow_private`, AddressRefused for a private address. A name that a proxy resolves cannot be checked. Raises
         CallError as `post` does.
         """
-        return await self._exchange("POST", url, headers, body, seconds, is_message=True, public_only=not allow_private)
+        return self._exchange("POST", url, headers, body, seconds, is_message=True, public_only=not allow_private)
 
     async def _exchange(
         self,
