@@ -14,11 +14,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NoReturn, Protocol, TypeVar
 
 from heartbeat.attempt import finish_at_once
+from heartbeat.checks import load_checklist
 from heartbeat.precheck import NO_WORK
 from heartbeat.runners import AgentRequest, Answer, HttpReply, ProcessResult, Resources, Sight
 from heartbeat.runners.errors import CallError
@@ -98,15 +100,12 @@ class _NoHttp:
 NO_HTTP = _NoHttp()
 
 
-class _AgentOfClaim:
-    """The agent and the programs of one attempt."""
+class _ProgramsOfClaim:
+    """The programs of one attempt."""
 
     def __init__(self, claim: Claim, outside: Outside) -> None:
         self._claim = claim
         self._outside = outside
-
-    def call_agent(self, request: AgentRequest) -> Answer:
-        return self._outside.call_agent(self._claim, request)
 
     async def start(self, argv: Sequence[str], *, timeout: timedelta | None = None, **_: object) -> ProcessResult:
         return self._outside.run_program(self._claim, is_precheck=timeout is not None)  # a job's command has no limit of its own
@@ -209,10 +208,10 @@ class Playback:
 
     def _execute(self, claim: Claim) -> tuple[AttemptResult, timedelta]:
         lane = claim.entry.lane
-        if lane is not None and any(other.entry.lane == lane for other in self._runs.inflight().values()):
+        if lane is not None and lane in [other.entry.lane for other in self._runs.inflight().values()]:
             claim = claim.blocked_by(Skip.BUSY, LANE_TAKEN)
-        agent = _AgentOfClaim(claim, self._outside)
-        resources = Resources(agent.start, NO_HTTP, look=agent.look, own_agent=agent.call_agent, may_block=True)
+        programs, agent = _ProgramsOfClaim(claim, self._outside), partial(self._outside.call_agent, claim)
+        resources = Resources(programs.start, NO_HTTP, look=programs.look, own_agent=agent, may_block=True)
         return self._outside.attempt(claim, lambda claim: finish_at_once(attempt(claim, resources, lambda: NO_TIME)))
 
 
@@ -224,6 +223,7 @@ def _cancelled(_: AttemptResult | BaseException, why: str) -> AttemptResult:
 def copy_into(settings: Settings, folder: Path) -> Settings:
     """The settings with workspaces in a temporary folder, which get copies of the files that agents read.
 
+    A checklist that can be read becomes a part of its agent's settings: nobody changes it, so no run needs to read it again.
     Messages have no buttons, runs are executed here, and no postcheck looks at the files of the machine.
     """
     heartbeats = {
@@ -246,9 +246,14 @@ def copy_into(settings: Settings, folder: Path) -> Settings:
 
 def _moved(spec: Spec, workspace: Path) -> Spec:
     names = list(spec.context)
-    if isinstance(spec, Heartbeat):
-        names += [*spec.memory, *([spec.checklist] if spec.reads_checklist else [])]
     workspace.mkdir(parents=True)
+    if isinstance(spec, Heartbeat):
+        names += spec.memory
+        checklist = load_checklist(spec)
+        if not isinstance(checklist, Skip):
+            spec = replace(spec, checklist=f"{checklist}\n")
+        else:
+            names.append(spec.checklist)
     for name in names:
         source, target = spec.workspace / name, workspace / name
         with suppress(OSError):  # what cannot be read here cannot be read by the daemon either

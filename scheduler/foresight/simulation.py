@@ -310,15 +310,15 @@ def model_that_decides(entry: Entry) -> str | None:
 
 def _answer(request: AgentRequest, kind: AnswerKind, chance: Random, tokens: Tokens | None) -> Answer:
     """An answer that reports nothing, or one of a few problems."""
+    if kind == "quiet":
+        if request.form == "decision":
+            return Answer(decision=Decision(Action.SKIP, ""), tokens=tokens)
+        return Answer(OK_TOKEN, tokens=tokens) if request.form == "text" else Answer(report=Report(()), tokens=tokens)
     number = chance.randrange(PROBLEM_KEYS) + 1
     if request.form == "decision":
-        decision = Decision(Action.SKIP, "") if kind == "quiet" else Decision(Action.RUN, f"look into problem {number}")
-        return Answer(decision=decision, tokens=tokens)
+        return Answer(decision=Decision(Action.RUN, f"look into problem {number}"), tokens=tokens)
     found = Finding(f"simulated-{number}", f"simulated problem {number}")
-    if request.form == "findings":
-        report = Report((found,) if kind == "problem" else ())
-        return Answer(str(report), report=report, tokens=tokens)
-    return Answer(found.line if kind == "problem" else OK_TOKEN, tokens=tokens)
+    return Answer(found.line, report=Report((found,)) if request.form == "findings" else None, tokens=tokens)
 
 
 @dataclass

@@ -87,7 +87,7 @@ class VirtualExecutor(Generic[T, R]):
 
     def next_end(self) -> datetime | None:
         """When the next task ends; None if there is none."""
-        return min((ends for _, ends in self._tasks.values()), default=None)
+        return min([ends for _, ends in self._tasks.values()], default=None)
 
     def done_with(self, task: T, result: R | BaseException) -> Done[T, R]:
         """A task that has ended with this result, or with this exception."""
@@ -108,11 +108,11 @@ class VirtualDaemon:
         clock = self.clock
         while True:
             again_at = self.engine.tick(clock.read())
-            ends = [each for each in (self.runs.next_end(), self.deliveries.next_end()) if each is not None]
-            following = max(min([again_at, *ends]), clock.now)
+            ran, sent = self.runs.next_end(), self.deliveries.next_end()
+            following = max(min(again_at, ran or again_at, sent or again_at), clock.now)
             if following >= end:
                 break
-            if following == clock.now and not ends:
+            if following == clock.now and ran is None and sent is None:
                 following += timedelta(milliseconds=1)
             clock.advance(following - clock.now)
         clock.advance(end - clock.now)
