@@ -199,6 +199,8 @@ class Look:
         found = [self._subject_of(finding) for finding in findings]
         mentioned = {subject.problem for subject in found}
         left_out = [problem for problem in self.problems if problem not in mentioned and not problem.lines and not self.is_news]
+        if not left_out:
+            return found
         for place, finding in enumerate(findings):
             if found[place].is_known or finding.resolved:
                 continue
@@ -237,6 +239,8 @@ class Look:
         """
         evidence: list[tuple[Line | str, frozenset[str]]] = [(line, line.words) for line in self.lines or ()]
         evidence += [(job, words_of(f"job {job} failed")) for job in sorted(self.jobs)]
+        if not evidence:
+            return None
         weights = _weights(each for _, each in evidence)
         words, text = finding_words(finding), words_of(finding.text)
         best, most = None, (0.0, 0.0, False, 0.0)

@@ -235,6 +235,8 @@ def with_text_around(report: Report, text: str) -> Report:
 
     It counts as a text of its own only if its first word is an alarm.
     """
+    if not text or text.isspace():
+        return report
     whole = "\n".join(line for line in text.splitlines() if not is_ok_token(line)).strip()
     room = max(0, MAX_SIZE - len(str(report).encode()) - 1)
     kept = whole.encode(errors="replace")[:room].decode(errors="ignore")
@@ -261,6 +263,8 @@ def read_report(answer: str, *, is_cut: bool = False) -> Report | None:
 
     `is_cut`: the answer was cut off at a token limit, so that its JSON may be incomplete.
     """
+    if "[" not in answer and "{" not in answer:
+        return None  # a key and JSON begin with one of them
     report = _read_json(answer)
     if report is None and is_cut:
         report = _read_cut_json(answer)
@@ -347,7 +351,7 @@ def _clean_label(label: str) -> str:
         wrapped = _WRAPPED.fullmatch(line)
         line = (wrapped[2] or wrapped[4]).strip() if wrapped else line
     line = line.rstrip("! ").replace("[", "(").replace("]", ")")
-    if not any(char.isalnum() for char in line):
+    if not any(map(str.isalnum, line)):
         return ""
     if len(line) <= MAX_KEY:
         return line
@@ -534,7 +538,7 @@ def _is_key(label: str) -> bool:
     words = [word.casefold() for word in _WORD.findall(label)]
     return (
         sum(map(len, words)) > 1
-        and any(char.isalpha() for char in label)
+        and any(map(str.isalpha, label))
         and label[0] not in "!^"
         and len(label.split()) <= 4
         and not all(word in _NO_KEYS or _FIGURE.fullmatch(word) for word in words)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import cached_property, lru_cache
 from hashlib import sha256
-from itertools import takewhile
 from zoneinfo import ZoneInfo
 
 from heartbeat.checklist import Progress
@@ -179,12 +178,13 @@ class Prompt:
 
     @cached_property
     def text(self) -> str:
-        return "\n\n".join(part.text for part in self.parts) + "\n"
+        return "\n\n".join([part.text for part in self.parts]) + "\n"
 
     @property
     def static_text(self) -> str:
         """The beginning of the text that is the same in each run, so that a provider can keep it."""
-        return "\n\n".join(part.text for part in takewhile(lambda part: part.is_static, self.parts))
+        ends = next((place for place, part in enumerate(self.parts) if not part.is_static), len(self.parts))
+        return "\n\n".join([part.text for part in self.parts[:ends]])
 
     @property
     def part_sizes(self) -> dict[str, int]:
@@ -204,11 +204,11 @@ def compose_prompt(facts: PromptFacts, heartbeat: Heartbeat) -> Prompt:
     is classified by them. If there is no room for the texts of all wakes, as many as fit are shown in full, and the others in
     one line each.
     """
-    parts = tuple(_parts_without_wakes(facts, heartbeat))
+    parts = _parts_without_wakes(facts, heartbeat)
     if not facts.wakes:
-        return Prompt(parts)
+        return Prompt(tuple(parts))
     limit = facts.limit or heartbeat.prompt_limit
-    left = limit.tokens - limit.count(Prompt(parts).text, *facts.messages)
+    left = limit.tokens - limit.count(Prompt(tuple(parts)).text, *facts.messages)
     place = next(number for number, part in enumerate(parts) if not part.is_static and part.name not in PARTS_BEFORE_WAKES)
     return Prompt((*parts[:place], _wakes_part(facts, limit, left), *parts[place:]))
 
@@ -315,48 +315,48 @@ def activity_meta(activity: AgentActivity | None) -> dict[str, object]:
     }
 
 
-def context_parts(context: tuple[tuple[str, str | FileProblem], ...]) -> Iterator[PromptPart]:
+def context_parts(context: tuple[tuple[str, str | FileProblem], ...]) -> list[PromptPart]:
     """The context files, each as delimited data."""
-    for name, text in context:
-        yield replace(_file_part(f"context:{name}", f"Context file {name}", name, text), is_static=True)
+    return [_file_part("context", name, text, is_static=True) for name, text in context]
 
 
-def _file_part(part: str, title: str, name: str, text: str | FileProblem) -> PromptPart:
+def _file_part(kind: str, name: str, text: str | FileProblem, *, is_static: bool = False) -> PromptPart:
     """A file of the workspace. If it cannot be read, the part says so."""
-    if isinstance(text, str):
-        return PromptPart(part, f"{title}:\n{_delimit_data(text)}")
-    return PromptPart(
-        part, f"{title}:\n{_delimit_data(f'(this file is {text.value})')}", (f"{name} is {text.value.replace('_', ' ')}",)
-    )
+    shown = text if isinstance(text, str) else f"(this file is {text.value})"
+    lost = () if isinstance(text, str) else (f"{name} is {text.value.replace('_', ' ')}",)
+    return PromptPart(f"{kind}:{name}", f"{kind.capitalize()} file {name}:\n{_delimit_data(shown)}", lost, is_static)
 
 
 PARTS_BEFORE_WAKES = frozenset({"time", "last_beat", "failures", "activity", "problems"})
 
 
-def _parts_without_wakes(facts: PromptFacts, heartbeat: Heartbeat) -> Iterator[PromptPart]:
+def _parts_without_wakes(facts: PromptFacts, heartbeat: Heartbeat) -> list[PromptPart]:
     past = facts.past
-    # What is the same in each run comes first, so that a provider can keep it: one different character ends what it can reuse.
-    yield PromptPart("contract", f"{(heartbeat.prompt or _TASK).strip()}\n{_RULES}\n{_answer_rules(heartbeat)}", is_static=True)
-    yield from context_parts(facts.context)
-    yield time_part(facts.now, heartbeat.zone)
     since = past.last_beat and f"Time since the last run: {abbreviate_duration(facts.now - past.last_beat)}."
-    yield PromptPart("last_beat", since or "This is the first run.")
+    # What is the same in each run comes first, so that a provider can keep it: one different character ends what it can reuse.
+    parts = [
+        PromptPart("contract", f"{(heartbeat.prompt or _TASK).strip()}\n{_RULES}\n{_answer_rules(heartbeat)}", is_static=True),
+        *context_parts(facts.context),
+        time_part(facts.now, heartbeat.zone),
+        PromptPart("last_beat", since or "This is the first run."),
+    ]
     if past.failures:
-        yield PromptPart("failures", f"Failed runs in a row before this one: {past.failures}.")
+        parts.append(PromptPart("failures", f"Failed runs in a row before this one: {past.failures}."))
     if past.activity and (waiting := _waiting_text(past.activity)):
-        yield PromptPart("activity", f"Reported {abbreviate_duration(facts.now - past.activity.at)} ago: {waiting}.")
+        ago = abbreviate_duration(facts.now - past.activity.at)
+        parts.append(PromptPart("activity", f"Reported {ago} ago: {waiting}."))
     if facts.problems:
-        yield _problems_part(facts, heartbeat.zone)
+        parts.append(_problems_part(facts, heartbeat.zone))
     if facts.precheck:
-        yield _precheck_part(facts.precheck)
-    for name, text in facts.memory:
-        yield _file_part(f"memory:{name}", f"Memory file {name}", name, text)
+        parts.append(_precheck_part(facts.precheck))
+    parts += [_file_part("memory", name, text) for name, text in facts.memory]
     if facts.progress.open or facts.progress.done:
-        yield PromptPart("progress", f"Boxes so far: {facts.progress.open} open, {facts.progress.done} done.")
-    if facts.tasks is None:
-        yield PromptPart("checklist", _checklist_text(facts))
-    else:
-        yield PromptPart("tasks", f"{_DECIDED}\n{_delimit_data(facts.tasks)}")
+        parts.append(PromptPart("progress", f"Boxes so far: {facts.progress.open} open, {facts.progress.done} done."))
+    if facts.tasks is not None:
+        return [*parts, PromptPart("tasks", f"{_DECIDED}\n{_delimit_data(facts.tasks)}")]
+    empty = f"The checklist is empty. {_FROM_MEMORY}" if facts.memory else "The checklist is empty."
+    tasks = facts.checklist.strip()
+    return [*parts, PromptPart("checklist", f"Checklist:\n{tasks}" if tasks else empty)]
 
 
 def _answer_rules(heartbeat: Agent) -> str:
@@ -488,12 +488,6 @@ def _precheck_part(checked: PrecheckResult) -> PromptPart:
         return PromptPart("precheck", nothing, lost)
     cut = f" (The first {len(text)} of {size} characters.)" if lost else ""
     return PromptPart("precheck", f"{result} {_DATA}{cut}\n{_delimit_data(text)}", lost)
-
-
-def _checklist_text(facts: PromptFacts) -> str:
-    if tasks := facts.checklist.strip():
-        return f"Checklist:\n{tasks}"
-    return f"The checklist is empty. {_FROM_MEMORY}" if facts.memory else "The checklist is empty."
 
 
 def _delimit_data(text: str) -> str:

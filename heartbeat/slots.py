@@ -167,12 +167,13 @@ class IntervalSlots:
         first, stop = self._point_number(begin), self._point_number(end)
         if first >= stop:
             return None
-        return SlotRange(self._grid_point(first), self._grid_point(stop - 1), stop - first)
+        earliest = self._grid_point(first)
+        return SlotRange(earliest, earliest + (stop - 1 - first) * self.interval, stop - first)
 
     def _first_point_from(self, begin: datetime) -> datetime | None:
         """The first grid point at or after `begin`. None past the last year of datetime."""
         try:
-            return self._grid_point(self._point_number(begin))
+            return self.anchor + self._point_number(begin) * self.interval
         except OverflowError:
             return None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import cached_property
 from pathlib import Path
 from typing import Literal
 from zoneinfo import ZoneInfo
@@ -55,13 +56,14 @@ def estimate_tokens(*texts: str) -> int:
 
     Plain English needs fewer, about one per four characters, so a prompt that passes this limit is not rejected for its length.
     """
-    plain = sum(len(text.encode("ascii", errors="ignore")) for text in texts)
-    return -(-plain // 3) + sum(map(len, texts)) - plain
+    text = "".join(texts)
+    plain = len(text.encode("ascii", errors="ignore"))
+    return -(-plain // 3) + len(text) - plain
 
 
 def max_tokens(*texts: str) -> int:
     """An upper limit for the number of tokens in these texts: one per byte, which no byte-level tokenizer exceeds."""
-    return sum(len(text.encode(errors="replace")) for text in texts)
+    return len("".join(texts).encode(errors="replace"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,12 +302,12 @@ class Agent:
         """The limit of its prompt without a budget."""
         return PromptLimit(self.max_input_tokens)
 
-    @property
+    @cached_property
     def called(self) -> tuple[Called, ...]:
         """What a run calls: the runner that decides, if there is one, the agent's, and its fallbacks."""
         return tuple(each for calls in self.alternatives for each in calls)
 
-    @property
+    @cached_property
     def alternatives(self) -> tuple[tuple[Called, ...], ...]:
         """What a run calls without a fallback, and with each of them. A fallback is called without a decision."""
         agent = (self.runner, self.model)

@@ -108,6 +108,8 @@ _SPELLING = re.compile(r"(?<![^\W_])heartbeat(?:[ \t\xa0]{0,2}\\?[_:\-‐‑–�
 # Characters without a width and terminal escapes, which may also be inside the token.
 _INVISIBLE = re.compile(rf"[\u00ad\u034f\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff]|{_ESCAPE}")
 
+_TOKEN_PART = re.compile(r"_OK|NO_REPLY|\[SILENT\]", re.IGNORECASE)  # each token contains one of them
+
 _BLANK = frozenset({_PieceKind.BLANK, _PieceKind.BREAK})
 _EDGE = _BLANK | {_PieceKind.TOKEN, _PieceKind.WRAP, _PieceKind.MARK, _PieceKind.STOP, _PieceKind.LINK, _PieceKind.OPEN}
 
@@ -154,19 +156,21 @@ def judge_answer(answer: str, ok_match: OkMatch, ack_max_chars: int) -> Verdict:
     `anywhere`: a token at any position makes the answer quiet. `exact`: only the token alone is quiet. An answer whose first
     word is ALERT, ERROR, FAIL, FAILED or FAILURE in capitals is always an alert.
     """
+    if answer.strip() == OK_TOKEN:
+        return Verdict("ok", Suppression.HEARTBEAT_OK, "")
     pieces = list(_split_pieces(answer))
     if all(piece.kind in _BLANK for piece in pieces):
         return Verdict("ok", Suppression.EMPTY, "")
     if ok_match == "exact":
-        return _quiet_verdict() if answer.strip() == OK_TOKEN else _alert_verdict(pieces)
+        return _alert_verdict(pieces)
     if _is_token_alone(pieces) or is_ok_token(answer):
-        return _quiet_verdict()
+        return Verdict("ok", Suppression.HEARTBEAT_OK, "")
     head, tail = _token_edge_length(pieces), _token_edge_length(pieces[::-1])
     rest = _pieces_between_edges(pieces, head, tail)
     if _raises_alarm(pieces):
         return _alert_verdict(rest)
     if ok_match == "anywhere" and _has_token(pieces):
-        return _quiet_verdict()
+        return Verdict("ok", Suppression.HEARTBEAT_OK, "")
     if (head or tail) and _text_length(rest) <= ack_max_chars:
         return Verdict("ok", Suppression.SHORT_REMAINDER, _join_text(rest))
     return _alert_verdict(rest)
@@ -184,7 +188,7 @@ def judge_for(rules: Agent, answer: str, *, truncated: bool) -> Verdict:
 def is_ok_token(answer: str) -> bool:
     """Whether an answer is only the quiet token: in any spelling, in quotes, code or markup, but without any other word."""
     plain = _SPELLING.sub(OK_TOKEN, _INVISIBLE.sub("", answer))
-    if not any(token in plain.upper() for token in ("_OK", "NO_REPLY", "[SILENT]")):
+    if _TOKEN_PART.search(plain) is None:
         return False
     # Each quotation mark becomes a blank, so that no words are joined.
     return _is_token_alone(list(_split_pieces(_QUOTES.sub(" ", plain))))
@@ -287,10 +291,6 @@ def _raises_alarm(pieces: Sequence[_Piece]) -> bool:
 
 def _join_text(pieces: Sequence[_Piece]) -> str:
     return "".join(piece.text for piece in pieces)
-
-
-def _quiet_verdict() -> Verdict:
-    return Verdict("ok", Suppression.HEARTBEAT_OK, "")
 
 
 def _alert_verdict(pieces: Sequence[_Piece]) -> Verdict:

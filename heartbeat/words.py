@@ -22,8 +22,8 @@ def one_line(text: str) -> str:
 
 def squeeze(text: str, most: int | None = None) -> str:
     """The text as one line with single spaces, shortened to `most` characters."""
-    line = " ".join(one_line(text).split())
-    return line if most is None else shorten(line, most)
+    line = " ".join((text if text.isprintable() else one_line(text)).split())
+    return line if most is None or len(line) <= most else shorten(line, most)
 
 
 def shorten(text: str, most: int) -> str:
