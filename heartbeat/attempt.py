@@ -379,7 +379,9 @@ class _Attempt:
         took = self.elapsed() - began
         earlier = sum(map(len, self.given.facts.messages))
         sizes = {**({"session": earlier} if earlier else {}), **prompt.part_sizes}
-        digest = _static_digest(request) if len(request.static) >= LEAST_KEPT else ""
+        digest = ""  # of the part of the prompt that is the same in each run, and of the model that keeps it
+        if len(request.static) >= LEAST_KEPT:
+            digest = sha256(f"{request.model}\n{request.static}".encode(errors="replace")).hexdigest()[:16]
         calls = _calls_of(self.agent.runner, request.model, answer, took)
         if answer.failure is not None:
             result = _result_of_failure(answer)
@@ -696,11 +698,6 @@ def _result_of_failure(answer: Answer) -> AttemptResult:
         truncated=answer.truncated,
         request_id=answer.request_id,
     )
-
-
-def _static_digest(request: AgentRequest) -> str:
-    """Stands for the model and the part of its prompt that is the same in each run."""
-    return sha256(f"{request.model}\n{request.static}".encode(errors="replace")).hexdigest()[:16]
 
 
 def _too_large(prompt: Prompt, error: str | None, selection: Selection | None = None) -> AttemptResult:

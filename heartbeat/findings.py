@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import cached_property
 from hashlib import sha256
 from itertools import islice
 from typing import Literal
@@ -91,7 +92,7 @@ TOOL_SCHEMA: Mapping[str, object] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Finding:
     """One thing that an agent found. `label` is its key as the agent wrote it.
 
@@ -103,7 +104,7 @@ class Finding:
     severity: Severity = Severity.WARNING
     resolved: bool = False
 
-    @property
+    @cached_property
     def key(self) -> str:
         """The key for comparisons."""
         return comparable_key(self.label)

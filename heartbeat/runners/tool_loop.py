@@ -307,7 +307,7 @@ class TurnUsage:
         limits = self._budget
         if limits.tokens is not None and self._tokens + size + self._max_output > limits.tokens:
             return False
-        return limits.usd is None or self._usd + self._cost(size, self._max_output) <= limits.usd
+        return limits.usd is None or self._usd + limits.cost_of(self.maximum(size)) <= limits.usd
 
     def check_room(self, size: int, what: str) -> None:
         """Raises _Stopped if a turn of this size is too large."""
@@ -327,7 +327,7 @@ class TurnUsage:
         if limits.tokens is not None:
             room = min(room, limits.tokens - self._tokens - self._max_output - size)
         if limits.usd is not None and limits.input_price:
-            left = limits.usd - self._usd - self._cost(0, self._max_output)
+            left = limits.usd - self._usd - limits.cost_of(self.maximum(0))
             room = min(room, int(left * MILLION / limits.input_price) - size)
         return room
 
@@ -339,9 +339,6 @@ class TurnUsage:
         if limits.usd is not None:
             parts.append(f"{self._usd:.6f} of {limits.usd:g} USD are used")
         return ", ".join(parts)
-
-    def _cost(self, input_tokens: int, output_tokens: int) -> float:
-        return (input_tokens * self._budget.input_price + output_tokens * self._budget.output_price) / MILLION
 
 
 def _failed(why: str) -> ToolResult:

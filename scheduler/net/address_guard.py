@@ -27,10 +27,16 @@ def is_public(address: Address) -> bool:
 
 def check_host(host: str) -> None:
     """AddressRefused for a host that only the C library reads as an IPv4 address: 2130706433, 0177.0.0.1."""
-    if _is_disguised(host):
+    try:
+        inet_aton(host)
+    except OSError:
+        return
+    try:
+        IPv4Address(host)
+    except ValueError:
         raise AddressRefused(
             f"{host} is an unusual spelling of an IP address; write it as four decimal numbers, or allow_private: true"
-        )
+        ) from None
 
 
 def check_address(host: str, address: str) -> None:
@@ -55,19 +61,3 @@ def _embedded_ipv4(address: Address) -> Address:
     if address in NAT64:
         return IPv4Address(int(address) & 0xFFFFFFFF)
     return address.ipv4_mapped or address.sixtofour or address
-
-
-def _is_disguised(host: str) -> bool:
-    try:
-        inet_aton(host)
-    except OSError:
-        return False
-    return not _is_plain(host)
-
-
-def _is_plain(host: str) -> bool:
-    try:
-        IPv4Address(host)
-    except ValueError:
-        return False
-    return True

@@ -3,7 +3,7 @@
 prometheus_client has the histograms, the counters of the HTTP API and the metrics of the process. It is not used for series that
 each entry has: ten thousand entries have about 180,000 of them. For so many, prometheus_client needs more than three times as
 much CPU time for a page (`bench/scrapes.py`), and a kilobyte per series. It cannot begin a new series with 0 either. This class
-keeps the beginning of each line, and only adds the number.
+keeps the beginning of each line once a page has shown it, and only adds the number.
 """
 
 from __future__ import annotations
@@ -47,19 +47,14 @@ class MetricFamily:
     def increase(self, *labels: str, by: float = 1, exemplar: Exemplar | None = None) -> None:
         """Add to a series, and create it if it does not exist."""
         value = self._values.get(labels)
-        if value is None:
-            if by:
-                self._new.add(labels)
-            self.set_value(by, *labels)
-        else:
-            self._values[labels] = value + by
+        if value is None and by:
+            self._new.add(labels)
+        self._values[labels] = (value or 0) + by
         if exemplar is not None:
             self._exemplars[labels] = exemplar
 
     def set_value(self, value: float, *labels: str) -> None:
         """Set a series, and create it if it does not exist."""
-        if labels not in self._lines:
-            self._lines[labels] = self._series_prefix(labels)
         self._values[labels] = value
 
     def add_series(self, labels: str, value: float) -> None:
@@ -69,7 +64,8 @@ class MetricFamily:
     def keep_series(self, wanted: Callable[[LabelValues], bool]) -> None:
         """Delete every series whose labels are not `wanted`."""
         for labels in [labels for labels in self._values if not wanted(labels)]:
-            del self._values[labels], self._lines[labels]
+            del self._values[labels]
+            self._lines.pop(labels, None)
             self._exemplars.pop(labels, None)
             self._new.discard(labels)
 
@@ -84,20 +80,18 @@ class MetricFamily:
         name = self.name.removesuffix("_total") if open_metrics and self.kind == "counter" else self.name
         yield f"# HELP {name} {self._help}\n# TYPE {name} {self.kind}\n"
         yield from self._static_lines
-        prefixes = self._lines
         exemplars = self._exemplars.copy() if open_metrics else {}
         for labels, value in values:
-            prefix = prefixes.get(labels) or self._series_prefix(labels)
+            prefix = self._lines.get(labels)
+            if prefix is None:
+                text = label_text(self._label_names, labels)
+                prefix = self._lines[labels] = f"{self.name}{{{text}}} " if text else f"{self.name} "
             if labels in new:
                 yield f"{prefix}0\n"
             elif labels in exemplars:
                 yield f"{prefix}{value}{_exemplar_text(exemplars[labels])}\n"
             else:
                 yield f"{prefix}{value}\n"
-
-    def _series_prefix(self, labels: LabelValues) -> str:
-        text = label_text(self._label_names, labels)
-        return f"{self.name}{{{text}}} " if text else f"{self.name} "
 
 
 def label_text(names: LabelValues, values: LabelValues) -> str:

@@ -33,11 +33,21 @@ def make_plan(settings: Settings, stored_config: StoredConfig | None = None) -> 
     """
     jobs = (JobEntry(job, settings.job_agents.get(name)) for name, job in settings.jobs.items())
     entries: list[Entry] = [*map(HeartbeatEntry, settings.heartbeats.values()), *jobs]
-    by_key, has_hours = (
-        {(entry.kind, entry.name): entry for entry in entries},
+    woken_by, followed_by = defaultdict[str, list[str]](list), defaultdict[str, list[Entry]](list)
+    for entry in entries:
+        for agent in entry.agents_to_wake:
+            woken_by[agent].append(entry.name)
+        if entry.after is not None:
+            followed_by[entry.after.job].append(entry)
+    return Plan(
+        settings,
+        {entry.key: entry for entry in entries},
+        dict(woken_by),
+        dict(followed_by),
+        stored_config,
         any(each.spec.deliver_hours or each.spec.problems_hours for each in entries),
+        _limited_accounts(entries),
     )
-    return Plan(settings, by_key, _wakers(entries), _followers(entries), stored_config, has_hours, _limited_accounts(entries))
 
 
 def _limited_accounts(entries: list[Entry]) -> dict[str, list[Entry]]:
@@ -49,19 +59,3 @@ def _limited_accounts(entries: list[Entry]) -> dict[str, list[Entry]]:
         for account in dict.fromkeys(program.account for program in programs if program.account is not None):
             found[account].append(entry)
     return {account: using for account, using in found.items() if account in limited}
-
-
-def _wakers(entries: list[Entry]) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = defaultdict(list)
-    for entry in entries:
-        for agent in entry.agents_to_wake:
-            found[agent].append(entry.name)
-    return dict(found)
-
-
-def _followers(entries: list[Entry]) -> dict[str, list[Entry]]:
-    found: dict[str, list[Entry]] = defaultdict(list)
-    for entry in entries:
-        if entry.after is not None:
-            found[entry.after.job].append(entry)
-    return dict(found)
