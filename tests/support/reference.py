@@ -12,8 +12,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Literal
+from zoneinfo import ZoneInfo
 
-MINUTE, SECONDS = timedelta(minutes=1), timedelta(seconds=5)
+MINUTE, SECONDS, DAY = timedelta(minutes=1), timedelta(seconds=5), timedelta(days=1)
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 INPUT_TOKENS, OUTPUT_TOKENS = 3000, 500  # at most, of one attempt
 INPUT_PRICE, OUTPUT_PRICE = 2.0, 10.0  # USD per million tokens
@@ -57,10 +58,12 @@ class Entry:
     pause_after: int = 0
     fallback: str = ""  # the provider that is called if its own fails
     max_runs: int = 0  # of its account, in the time WITHIN
-    hours: tuple[int, int] | None = None  # in UTC, between which the first of its channels takes messages
+    hours: tuple[int, int] | None = None  # between which the first of its channels takes messages
     holds_critical: bool = False  # also messages about critical problems wait for these hours
     asks: str = ""  # the channel that gets the questions of its runs
     looks_at_files: bool = False  # its precheck shows new files
+    active: tuple[int, int] | None = None  # the active hours of an agent
+    zone: str = "UTC"  # of both hours
 
     @property
     def key(self) -> Key:
@@ -233,7 +236,10 @@ class Reference:
                 continue
             if found > slots.due:
                 raise Broken("slots", f"{key}: {found} recorded, and only {slots.due} were due")
-            if is_quiet and found < slots.due and self.is_active(key):
+            entry = self.entries.get(key)
+            # Those outside of the active hours are recorded together with the first one within them.
+            open_ = self._count(entry, slots, self.now - DAY, self.now) if entry is not None and entry.active else 0
+            if is_quiet and found < slots.due - open_ and self.is_active(key):
                 raise Broken("slots", f"{key}: only {found} of {slots.due} recorded")
 
     def is_active(self, key: Key) -> bool:
@@ -275,9 +281,15 @@ class Reference:
         if key in running:
             raise Broken("one run", f"{key} starts while a run of it is active")
         self._check_account(key, run)
+        if not self._is_within(self.entries[key].active, self.entries[key]):
+            raise Broken("active hours", f"{key} starts outside of {self.entries[key].active} in {self.entries[key].zone}")
         held = [holder for holder, until in self.holds[key[1]].items() if until > self.now] if key[0] == "heartbeat" else []
         if held:
             raise Broken("lanes", f"{key} starts while {held} hold its lane")
+
+    def _is_within(self, hours: tuple[int, int] | None, entry: Entry) -> bool:
+        """Whether these hours have begun and are not over where an entry is."""
+        return hours is None or hours[0] <= self.now.astimezone(ZoneInfo(entry.zone)).hour < hours[1]
 
     def _check_account(self, key: Key, run: int) -> None:
         """All agents that are programs share an account. The smallest of their `max_runs` counts for all."""
@@ -537,8 +549,8 @@ class Reference:
             return
         if not entry.holds_critical and re.search("critical|^over ", text, re.IGNORECASE | re.MULTILINE):
             return
-        if not entry.hours[0] <= self.now.hour < entry.hours[1]:
-            raise Broken("quiet hours", f"{channel} gets a message of {key} outside of {entry.hours}: {text!r}")
+        if not self._is_within(entry.hours, entry):
+            raise Broken("quiet hours", f"{channel} gets a message of {key} outside of {entry.hours} in {entry.zone}: {text!r}")
 
     def may_be_sent_again(self, channel: str, key: str) -> None:
         """The daemon cannot know whether the message arrived, or a user has asked for it."""

@@ -64,6 +64,7 @@ AGENTS = ("ampere", "becquerel", "celsius", "dirac", "euler", "fermi")
 JOBS = ("vacuumer", "zipper", "quoter", "juggler")
 PROVIDERS, MODELS, CHANNELS = ("north", "south"), ("big", "small"), ("phone", "mail")
 HOLDERS = ("chat", "desk")
+ZONES = ("Asia/Kathmandu", "America/New_York")  # in March, the clocks of the second one go forward on the 8th
 STARTS = ("2026-03-02 08:00:07", "2026-03-02 08:00:07", "2026-03-31 15:00:07")  # the last one before the end of a month
 MARK = re.compile(r"wake-\d+;")
 NEW_FILE = re.compile(r"new: inbox/(file-\d+)")
@@ -143,6 +144,8 @@ def _agent(entry: Entry) -> dict[str, Any]:
     }
     heartbeat |= {"problems": {"pause_after": entry.pause_after}} if entry.pause_after else {}
     heartbeat |= {"ask": entry.asks} if entry.asks else {}
+    if entry.active is not None:
+        heartbeat |= {"active_hours": f"{entry.active[0]:02}:00-{entry.active[1]:02}:00", "timezone": entry.zone}
     if entry.rhythm == "schedule":
         heartbeat["schedule"] = _cron(entry.minutes)
     else:
@@ -211,6 +214,8 @@ def random_setup(seed: int, edit: int = 0) -> Setup:
     entries = [_with_more(more, entry, entries) for entry in entries]
     sources = Random(f"sources {seed}")
     entries = [replace(each, looks_at_files=each.kind == "heartbeat" and sources.random() < 0.3) for each in entries]
+    windows = Random(f"hours {seed}")
+    entries = [_with_window(windows, each) for each in entries]
     if edit:
         total = edited.choice((total, total, None, 0.2))
         entries = [_edit(edited, entry) for entry in entries if edited.random() > 0.1]
@@ -256,6 +261,13 @@ def _random_job(chance: Random, name: str, agents: Sequence[str]) -> Entry:
         chance.choice((60, 120, 240, 360) if rhythm == "schedule" else (50, 200, 450)), "command", deliver=_random_channels(chance),
         wakes=tuple(chance.sample(agents, chance.randint(0, 2))),
     )  # fmt: skip
+
+
+def _with_window(chance: Random, entry: Entry) -> Entry:
+    """Some agents have active hours and a time zone. The slots of a schedule would be in this zone, too."""
+    if entry.kind == "cron" or entry.rhythm == "schedule" or chance.random() > 0.4:
+        return entry
+    return replace(entry, active=chance.choice(((0, 12), (8, 20))), zone=chance.choice(ZONES))
 
 
 def _random_channels(chance: Random) -> tuple[str, ...]:
