@@ -64,7 +64,7 @@ def test_effective_values_name_their_origin(tmp_path: Path) -> None:
     assert rows["runner.argv"] == ("[cat]", "defaults.runner.argv config.yaml:8")
     assert rows["model"] == ("m", "environment HEARTBEATD_SET__agents__ops__model")
     assert rows["heartbeat.timeout"] == ("5m", "built in")
-    assert rows["heartbeat.timezone"] == ("Europe/Berlin", "built in")
+    assert rows["heartbeat.timezone"] == ("Europe/Berlin", "top-level timezone")
     assert rows["heartbeat.deliver"] == ("[hook]", "built in")
 
 

@@ -66,7 +66,9 @@ class _Listing:
                 text = hide_placeholders(format_value(value))
                 yield EffectiveValue(".".join(path), text, self._describe_origin(written, key))
             else:
-                yield EffectiveValue(".".join(path), self._built_value(path, form), "built in")
+                name = ".".join(path)
+                origin = "top-level timezone" if name in ("timezone", "heartbeat.timezone") else "built in"
+                yield EffectiveValue(name, self._built_value(path, form), origin)
 
     def _describe_origin(self, node: MarkedMap, key: str) -> str:
         place = node.marks[key][0]
