@@ -17,6 +17,7 @@ from scheduler.cli import daemon_files, options
 from scheduler.cli.daemon_files import Source
 from scheduler.cli.output import format_elapsed, format_time, paint, utc_now, zone_name
 from scheduler.insight import reload_history
+from scheduler.insight.reason_texts import ending_text
 from scheduler.model.entry import Key
 from scheduler.model.levels import Level, level_of, level_of_run
 from scheduler.model.problem import Subject
@@ -27,7 +28,7 @@ BEGINNING = datetime(1970, 1, 2, tzinfo=UTC)
 POLL_INTERVAL = 1.0  # seconds between two looks at the database
 OVERLAP = timedelta(minutes=5)  # a tick that writes its events late does not hide them
 MAX_NEW = 10_000  # events that one look shows
-DAEMON_LEVELS = {"started": Level.GOOD, "stopped": Level.LOST, "ended unexpectedly": Level.BAD}
+DAEMON_LEVELS = {"started": Level.GOOD, "shut down": Level.LOST, "ended unexpectedly": Level.BAD}
 
 
 def print_logs(name: str | None, follow: bool, lines: int, since: datetime | None, source: Source) -> None:
@@ -86,7 +87,7 @@ def _daemon_events(db: sqlite3.Connection, *, running: bool) -> Iterator[LoggedE
     for boot in recorded:
         yield _event("daemon", boot.started_at, "started", f"pid {boot.pid}")
     for down in boots.downtimes_between(recorded, running=running):
-        yield _event("daemon", down.since, "stopped" if down.clean else "ended unexpectedly")
+        yield _event("daemon", down.since, ending_text(down.clean))
 
 
 def _event(

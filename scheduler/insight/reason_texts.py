@@ -167,7 +167,7 @@ def breaker_text(breaker: BreakerStatus, at: Callable[[datetime], str]) -> str:
 
 def ending_text(clean: bool) -> str:
     """How a daemon ended."""
-    return "stopped cleanly" if clean else "ended unexpectedly"
+    return "shut down" if clean else "ended unexpectedly"
 
 
 def clock_change_text(change: ClockChange) -> str:

@@ -313,11 +313,11 @@ def test_status_shows_when_the_daemon_was_down(
     live(store, "three", NOON + 20 * MINUTE, NOON + 30 * MINUTE)
     lines = printed(capsys, state, "status", in_kolkata)
     assert lines[0].startswith("daemon: down since 2026-11-20 18:00:00 (")
-    assert lines[0].endswith("), stopped cleanly")
+    assert lines[0].endswith("), shut down")
     assert lines[1] == "now: the daemon is down; nothing has run yet"
     assert lines[2:4] == [
         "  was down 2026-11-20 17:45:00 to 2026-11-20 17:50:00 (5m), ended unexpectedly",
-        "  was down 2026-11-20 17:40:00 to 2026-11-20 17:45:00 (5m), stopped cleanly",
+        "  was down 2026-11-20 17:40:00 to 2026-11-20 17:45:00 (5m), shut down",
     ]
 
 
@@ -327,7 +327,7 @@ def test_the_length_of_a_downtime_agrees_with_its_printed_times(
     live(store, "one", NOON, NOON + timedelta(seconds=59.9))
     live(store, "two", NOON + timedelta(seconds=62.1), NOON + 10 * MINUTE)
     lines = printed(capsys, state, "status", in_kolkata)
-    assert "  was down 2026-11-20 17:30:59 to 2026-11-20 17:31:02 (3s), stopped cleanly" in lines
+    assert "  was down 2026-11-20 17:30:59 to 2026-11-20 17:31:02 (3s), shut down" in lines
 
 
 def test_status_shows_the_daemon_as_running_while_it_holds_its_lock(
@@ -352,7 +352,7 @@ def test_the_start_of_the_daemon_agrees_with_the_end_of_its_downtime(
     with StateLock.take(lock, started_at=NOON + 2 * MINUTE - timedelta(seconds=4), instance="two"):
         lines = printed(capsys, state, "status", in_kolkata)
     assert lines[0].startswith("daemon: running since 2026-11-20 17:32:00 (")
-    assert "  was down 2026-11-20 17:31:00 to 2026-11-20 17:32:00 (1m), stopped cleanly" in lines
+    assert "  was down 2026-11-20 17:31:00 to 2026-11-20 17:32:00 (1m), shut down" in lines
 
 
 def test_status_as_json_shows_whether_the_daemon_runs(store: Store, state: Path, capsys: pytest.CaptureFixture[str]) -> None:

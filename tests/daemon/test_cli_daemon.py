@@ -110,7 +110,7 @@ def test_status_shows_whether_the_daemon_runs(config: Path, daemon: Heartbeatd) 
     assert stop(daemon) == 0
     down = call(config, "status").stdout.splitlines()[0]
     assert down.startswith("daemon: down since ")
-    assert down.endswith("stopped cleanly")
+    assert down.endswith("shut down")
 
 
 def wait_until_it_runs(config: Path) -> None:

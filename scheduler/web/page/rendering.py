@@ -21,7 +21,7 @@ from heartbeat.words import escape_control, format_count, format_usd
 from heartbeatd.answers import LastRun, RunRecord, UsedLimit
 from heartbeatd.operations import Concern, Endpoint, keys_of
 from heartbeatd.verbs import VERB_ENDPOINTS, Verb
-from scheduler.insight.reason_texts import breaker_text, prompt_part_text
+from scheduler.insight.reason_texts import SlotCause, breaker_text, ending_text, prompt_part_text
 from scheduler.model.levels import Level, level_of
 from scheduler.model.outcome import Outcome
 from scheduler.store.outbox import hold_text
@@ -116,6 +116,8 @@ def _environment() -> Environment:
         "took": run_time,
         "hold": hold_text,
         "breaker": breaker_text,
+        "ending": ending_text,
+        "reason": reason_text,
         "prompt_part": prompt_part_text,
         "colour": colour_of_word,
         "run_colour": colour_of_run,
@@ -179,6 +181,11 @@ def ago_text(moment: datetime, now: datetime) -> str:
 def share_of_limit(limit: UsedLimit) -> float:
     """The used part of a limit, from 0 to 1."""
     return round(min(1.0, limit.used / limit.of), 3) if limit.of else 1.0
+
+
+def reason_text(reason: str | None) -> str | None:
+    """Why a run failed or was skipped, in words; None for None."""
+    return None if reason is None else SlotCause(reason).text
 
 
 def run_time(run: RunRecord | LastRun) -> str:

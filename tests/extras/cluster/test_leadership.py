@@ -116,7 +116,7 @@ def test_status_on_a_host_without_a_daemon_shows_the_leader_as_running_while_it_
     postgres.query(address, lease.format("1 hour"))
     world.stop()
     assert main(status) == 0
-    assert "stopped cleanly" in capsys.readouterr().out
+    assert "shut down" in capsys.readouterr().out
 
 
 def test_status_and_doctor_of_a_standby_name_the_leader(
