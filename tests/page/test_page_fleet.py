@@ -69,7 +69,7 @@ def test_agents_are_found_by_their_words_and_groups(query: str, found: list[str]
 
 def test_the_groups_have_numbers_and_keep_the_search(user: PageUser) -> None:
     answer = user.get("/?q=a7&show=off")
-    assert "Problems 0" in answer.text
+    assert "Not ok 0" in answer.text
     assert "Off 100" in answer.text
     targets = [each.attributes["href"] for each in answer.elements if each.attributes.get("id", "").startswith("filter-")]
     assert all("q=a7" in target for target in targets)

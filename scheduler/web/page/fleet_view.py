@@ -50,7 +50,8 @@ LEGEND = {
     Level.PLANNED: "skipped as planned, for example outside active hours",
     Level.WAITING: "runs, or waits for a retry or a late answer",
 }
-SHOWN: dict[str, str] = {"": "All"} | {group.value: group.value.capitalize() for group in Group}
+# The group of agents that are not ok has another label than the view of problems, which counts something else.
+SHOWN: dict[str, str] = {"": "All"} | {group.value: group.value.capitalize() for group in Group} | {Group.PROBLEMS.value: "Not ok"}
 
 
 @dataclass(frozen=True, slots=True)
