@@ -67,7 +67,7 @@ def check_sqlite(found: tuple[int, ...]) -> Finding:
     if is_fixed:
         return Finding("ok", "sqlite", _format_version(found))
     bug = f"{_format_version(found)} has a bug when two programs write to a database at the same time, fixed in 3.51.3"
-    advice = "do not write to it with another program while the daemon runs, and copy it only with `.backup` of sqlite3"
+    advice = "do not write to it with another program while the daemon runs, and copy it only with `heartbeatd database backup`"
     return Finding("warn", "sqlite", f"{bug}; only the daemon writes to its database, so normal use is safe: {advice}")
 
 

@@ -318,7 +318,7 @@ def test_the_doctor_lists_the_worst_finding_first_and_reads_the_database_on_dema
 
 def test_the_doctor_shows_commands_as_code(page: Page) -> None:
     page.goto("/page/doctor")
-    assert ".backup" in page.locator("td.text code").all_inner_texts()
+    assert "heartbeatd database backup" in page.locator("td.text code").all_inner_texts()
     assert [text for text in page.locator("td.text").all_inner_texts() if "`" in text] == []
 
 
