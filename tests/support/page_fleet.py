@@ -26,7 +26,7 @@ agents:
   backups: {model: claude-opus-4-5, heartbeat: {ack_max_chars: 300, budget: {usd_per_day: 1, usd_per_try: 0.1}}}
   calendar: {heartbeat: {active_hours: {start: "08:00", end: "17:00"}}}
   deploys: {model: claude-opus-4-5, heartbeat: {ack_max_chars: 300}}
-  garden: {heartbeat: {enabled: false}}
+  garden: {heartbeat: {enabled: false, timezone: Asia/Tokyo}}
   mail: {model: claude-haiku-4-5, heartbeat: {ack_max_chars: 300}}
   night: {heartbeat: {interval: 1h}}
   reports: {heartbeat: {checklist: HEARTBEAT.md}}

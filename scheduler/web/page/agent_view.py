@@ -152,7 +152,7 @@ def show_agent(request: PageRequest, refused: RefusedAction = NOTHING_REFUSED) -
     """The whole agent, and the button that did not work."""
     name = request.path["name"]
     explained = find_agent(request)
-    status = status_data.read_entries(request.db, request.now, request.settings.zone, Kind.HEARTBEAT, name)
+    status = status_data.read_entries(request.db, request.now, explained.zone, Kind.HEARTBEAT, name)
     drawn = _draw_day(explained, _parse_day(request.query.get("on"), explained))
     due_at = explained.row.due_at
     until = None if drawn.is_today else drawn.explained.until
@@ -164,7 +164,7 @@ def show_agent(request: PageRequest, refused: RefusedAction = NOTHING_REFUSED) -
             "agent_state": status[0] if status else None,
             "health": health.read_states(status)[0].label if status else explained.row.state,
             "answer": overviews.latest_answer(request.db, name, MAX_ANSWER),
-            "entry_zone": explained.zone,
+            "zone": explained.zone,
             "explained": explanation.explain_now(explained),
             "problems": problem_list.choose_problems(
                 problem_list.list_problems(request.db, request.now, also_over=False),
@@ -289,7 +289,7 @@ def show_run(request: PageRequest) -> Page:
     """One run of an agent or a job with all its texts."""
     run = ask(request.api, "get_run", GetRun())
     zone = _zone_of(request, Kind(run.kind), run.name)
-    return Page("run.html", {"run": shown_run(run), "name": run.name, "entry_zone": zone})
+    return Page("run.html", {"run": shown_run(run), "name": run.name, "zone": zone})
 
 
 def _zone_of(request: PageRequest, kind: Kind, name: str) -> ZoneInfo:
