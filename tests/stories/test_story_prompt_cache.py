@@ -7,12 +7,14 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from checkout import HOME
 from servers.messages import text
 from servers.prompt_cache import Bill, CachingModels
 from servers.scripted import Request
 from test_story_explain import explained_entry
 from world import MakeWorld, World
 
+from bench.money import table_lines
 from heartbeat.words import format_usd
 from scheduler.cli.report_text import format_report
 from scheduler.insight import explanation
@@ -225,3 +227,8 @@ def test_a_restart_goes_on_with_the_kept_part(make_world: MakeWorld) -> None:
     bill = server.bills["ops"]
     assert bill.written_1h < 9000
     assert bill.read > 7 * 7500
+
+
+@pytest.mark.long_simulation
+def test_the_page_about_cost_has_the_table_that_its_command_prints() -> None:
+    assert "\n".join(table_lines()) in (HOME / "docs/money.md").read_text("utf-8")
