@@ -1,4 +1,4 @@
-"""Tests the sources of ready prechecks in a config, and their errors."""
+"""Tests the sources of built-in prechecks in a config, and their errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ready prechecks end to end: a look at a mailbox, a page or files decides whether an agent is called."""
+"""Built-in prechecks end to end: a look at a mailbox, a page or files decides whether an agent is called."""
 
 from __future__ import annotations
 

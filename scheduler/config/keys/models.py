@@ -441,7 +441,7 @@ class JobProblems(ConfigPart):
         "`deliver` of the agent or job; if that is `none`, the only declared channel, else `log`",
     )
     clear_after: Annotated[int, Field(ge=1, le=100)] = key(
-        2, "A problem is over when this many answers in a row [do not mention it](findings.md#when-it-is-over).", own=True
+        2, "A problem is over when this many answers in a row [do not mention it](findings.md#when-a-problem-is-over).", own=True
     )
     pause_after: types.CountOrNone = key(
         "none", "Failures in a row that [pause](messages.md#paused-after-failures) the agent or job."
@@ -467,7 +467,7 @@ class EntryKeys(ConfigPart):
     )
     precheck: Annotated[Precheck | None, MapOr("none", "command")] = key(
         None,
-        "A command, or a [source of news](checklists.md#ready-prechecks), that decides whether to call the agent.",
+        "A command, or a [source of news](checklists.md#built-in-prechecks), that decides whether to call the agent.",
         section="Checklist and context",
         file_only=True,
         applies_to="prompt",
