@@ -113,7 +113,7 @@ def test_problems_come_first_and_a_card_says_each_fact_once(browser: Browser, da
         expect(page.locator("#card-backups time")).to_have_text("in 19 min")  # by the clock of the daemon
         expect(page.locator("#card-garden .why")).to_have_text("disabled in the config: enabled: false")
         expect(page.locator("#card-websites .why")).to_have_text("ran 30 times, 2 messages delivered")
-        expect(page.locator("#card-deploys .why")).to_contain_text(re.compile(r"^6 of 30 runs failed: exit code 1: .* exit$"))
+        expect(page.locator("#card-deploys .why")).to_contain_text(re.compile(r"^6 of 30 runs failed: exit code 1: .* \(exit\)$"))
         expect(page.locator("#card-deploys")).not_to_contain_text(re.compile("connection refused.*connection refused", re.DOTALL))
         expect(page.locator("#card-deploys dd").last).to_have_text("1 problem (warning), 6 failures in a row")
         expect(page.locator("#card-mail")).to_contain_text("none while paused")

@@ -51,7 +51,9 @@ LEGEND = {
     Level.WAITING: "runs, or waits for a retry or a late answer",
 }
 # The group of agents that are not ok has another label than the view of problems, which counts something else.
-SHOWN: dict[str, str] = {"": "All"} | {group.value: group.value.capitalize() for group in Group} | {Group.PROBLEMS.value: "Not ok"}
+SHOWN: dict[str, str] = (
+    {"": "All"} | {group.value: group.value.capitalize() for group in Group} | {Group.PROBLEMS.value: "Not ok"}
+)
 
 
 @dataclass(frozen=True, slots=True)
