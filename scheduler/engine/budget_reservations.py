@@ -153,21 +153,18 @@ def _budget_in_force(settings: Settings, scope: Scope) -> Budget | None:
     return found.own if found else None
 
 
-def charge_of(prices: Mapping[str, Price], claim: Claim, result: AttemptResult, day: date) -> Amount:
+def charge_of(prices: Mapping[str, Price], reserved: Reservation, result: AttemptResult, day: date) -> Amount:
     """By how much the usage of an attempt exceeds its reservation, usually less than nothing.
 
-    Nothing without a reservation, or if the usage is unknown: then the reservation stays charged.
+    Nothing if the usage is unknown: then the reservation stays charged.
     """
-    reserved = claim.facts.reserved
-    return _amount_used(prices, reserved.amount, result, day) - reserved.amount if reserved else NO_USAGE
+    return _amount_used(prices, reserved.amount, result, day) - reserved.amount
 
 
-def settle_reservation(tx: Transaction, claim: Claim, charge: Amount) -> None:
+def settle_reservation(tx: Transaction, entry: Entry, reserved: Reservation, charge: Amount) -> None:
     """Replace the reservation of an attempt by its actual usage, in all its budgets. `charge` is that of `charge_of`."""
-    if claim.facts.reserved is None or charge == NO_USAGE:
-        return
-    spend.adjust_reservation(tx, claim.facts.reserved.days, charge)
-    spend.add_to_share(tx, claim.facts.reserved.days, _scope_of(claim.entry), charge)
+    spend.adjust_reservation(tx, reserved.days, charge)
+    spend.add_to_share(tx, reserved.days, _scope_of(entry), charge)
 
 
 def _budget_days(tx: Transaction, entry: Entry, allowance: Allowance) -> list[tuple[BudgetDay, Budget, Spent]]:

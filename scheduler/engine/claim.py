@@ -55,8 +55,12 @@ def _claim_new_run(tick: Tick, entry: Entry, before: EntryRow) -> Claim | None:
     5. The entry row is saved with its next due time. With a claim, it is not due before the run ends.
     6. A run that may be a repetition after a failover of the database counts as interrupted, and is recovered like one.
     """
-    tx = tick.tx
-    entry_row, slot = _slot_to_run(tick, entry, planning.end_pause_if_over(tick, before))
+    tx, slot = tick.tx, None
+    entry_row = planning.end_pause_if_over(tick, before)
+    if entry_row.state == "active" and not entry_row.paused:
+        entry_row, slot = planning.slot_to_start(tick, entry, entry_row)
+        if slot is None and entry_row.runs_when_first_seen:
+            slot = entry_row.slot  # `run --once`: a new entry counts as due; its first slot is when it was first seen
     waker = wakes.find_starting_wake(tx, entry_row.kind, entry_row.name) if slot is None else None
     run = _open_run(tick, entry, entry_row, slot, waker) if slot or waker else None
     if run is None:
@@ -74,14 +78,6 @@ def _claim_new_run(tick: Tick, entry: Entry, before: EntryRow) -> Claim | None:
     return claim
 
 
-def _slot_to_run(tick: Tick, entry: Entry, entry_row: EntryRow) -> tuple[EntryRow, datetime | None]:
-    if entry_row.paused or entry_row.state != "active":
-        return entry_row, None
-    settled, slot = planning.slot_to_start(tick, entry, entry_row)
-    # `run --once`: a new entry counts as due. Its first slot was set to the time at which it was first seen.
-    return settled, entry_row.slot if slot is None and entry_row.runs_when_first_seen else slot
-
-
 def _open_run(tick: Tick, entry: Entry, entry_row: EntryRow, slot: datetime | None, waker: Wake | None) -> OpenRun | None:
     """Insert the run of a slot, or else that of a wake, which is now. None if the slot has a record already.
 
@@ -90,7 +86,7 @@ def _open_run(tick: Tick, entry: Entry, entry_row: EntryRow, slot: datetime | No
     """
     trigger, sender = (entry_row.schedule.trigger, None) if waker is None else (Trigger(waker.source), waker.sender)
     at = slot or tick.now
-    while (run := runs.open_run(tick.tx, entry_row, at, trigger, entry.model, sender)) is None:
+    while (run := runs.open_run(tick.tx, entry.key, at, trigger, entry.model, sender)) is None:
         is_interval = entry_schedule.grid_period(entry_row.schedule_text) is not None
         if waker is None and not (is_interval and clock_changes.was_shown_before(tick.tx, at)):
             return None
@@ -211,9 +207,13 @@ def _facts(tick: Tick, entry: Entry, entry_row: EntryRow, taken: tuple[Wake, ...
         agent_memory.source_state(tx, entry_row, entry.precheck.identity) if entry.precheck and entry.precheck.source else None,
     )
     previous = runs.last_output(tx.db, entry.name, ANSWERED) if isinstance(entry.spec, Job) and entry.spec.previous else None
-    before = _shorten_output(tick, _input_of(tick, entry.after, taken))
-    last, cache = _shorten_output(tick, previous), _cache_plan(tick, entry)
-    return Facts(blocked, wakes=taken, past=past, memory=memory, input=before, previous=last, cache=cache)
+    before = _input_of(tick, entry.after, taken) if taken or entry.after else None
+    return Facts(
+        blocked, wakes=taken, past=past, memory=memory,
+        input=_shorten_output(tick, before) if before else None,
+        previous=_shorten_output(tick, previous) if previous else None,
+        cache=_cache_plan(tick, entry),
+    )  # fmt: skip
 
 
 def _input_of(tick: Tick, after: After | None, taken: tuple[Wake, ...]) -> EarlierOutput | None:
@@ -227,10 +227,8 @@ def _input_of(tick: Tick, after: After | None, taken: tuple[Wake, ...]) -> Earli
     return runs.last_output(tick.tx.db, after.job, results[after.on])
 
 
-def _shorten_output(tick: Tick, output: EarlierOutput | None) -> EarlierOutput | None:
+def _shorten_output(tick: Tick, output: EarlierOutput) -> EarlierOutput:
     """The output without the reasoning of an agent, and only its end if it is long."""
-    if output is None:
-        return None
     source = tick.plan.entries.get((Kind.CRON, output.job))
     strips = source is not None and source.lane is not None and source.spec.strip_reasoning
     text = without_reasoning(output.text, strip_reasoning=strips, truncated=False).encode(errors="replace")

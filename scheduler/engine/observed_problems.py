@@ -112,12 +112,12 @@ def record_failed_circuit(tick: Tick, claim: Claim, blamed: FailedCircuit, count
 
 
 def record_answer(tick: Tick, claim: Claim, call: Call) -> None:
-    """Record an answered call of a run that has worked.
+    """Record a call of a run that has worked, if it was answered.
 
     1. The problem of a circuit is over if no other entry fails because of it.
     2. The end of an unstable circuit is sent when it no longer opens again and again.
     """
-    called = circuit_of_call(call)
+    called = circuit_of_call(call) if is_answered(call) else None
     for circuit in required_circuits((called,)) if called else ():
         subject = Subject.of_circuit(circuit)
         problem = problems.find_problem(tick.tx.db, subject) if problems.has_unsettled(tick.tx.db, subject) else None

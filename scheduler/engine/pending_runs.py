@@ -12,7 +12,7 @@ from scheduler.engine import settle
 from scheduler.engine.inbox import Refused
 from scheduler.engine.tick_items import Tick, run_for_entry
 from scheduler.model.entry import Entry
-from scheduler.model.outcome import AttemptResult, Failure, Kind, Outcome, Reason, storable_result
+from scheduler.model.outcome import AttemptResult, Failure, Kind, Outcome, Reason, Trigger, storable_result
 from scheduler.store import clock_changes, entries, run_history, runs
 from scheduler.store.runs import AwaitedResult
 from scheduler.store.transaction import Transaction
@@ -56,7 +56,7 @@ def _give_up_result(tick: Tick, awaited: AwaitedResult) -> None:
     if entry is not None:
         settle.record_late_result(tick, entry, awaited.slot, result)
         return
-    run = runs.open_result_run(tick.tx, awaited.kind, awaited.name, awaited.slot)
+    run = runs.open_run(tick.tx, (awaited.kind, awaited.name), awaited.slot, Trigger.RESULT)
     if run is not None:
         runs.close_undeclared_run(tick.tx, awaited.kind, awaited.name, run, result)
 

@@ -43,19 +43,36 @@ REPEATED_SLOT_GRACE = timedelta(minutes=1)
 def slot_to_start(tick: Tick, entry: Entry, entry_row: EntryRow) -> tuple[EntryRow, datetime | None]:
     """The slot to run now, or None. All other slots that have passed are recorded as skipped.
 
-    Only the latest slot can run, if it is within its grace and the active hours are open.
+    1. Only the latest slot can run. The slots that the longer interval after failures leaves out are superseded.
+    2. It runs within its grace, not counting the time in which the concurrency limit was reached, if the active hours are open.
+       With `misfire: skip`, it does not run if it came due while the daemon was down or the machine asleep.
+    3. A woken run that started shortly before a slot of a heartbeat replaces it.
+    4. If no slot has passed, one may come due for the second time.
     """
     entry_row = _skip_backed_off_slots(tick, entry_row)
-    schedule = entry_row.schedule
+    schedule, trigger = entry_row.schedule, entry_row.schedule.trigger
     horizon = tick.now - schedule.offset
     *earlier, (after, before) = _spans_without_records(tick.tx, entry_row, horizon)
     for begin, end in earlier:
         _record_span(tick, entry_row, begin, end, Skip.MISSED)
     passed = _record_span(tick, entry_row, after, before, None)
+    settled = entry_row._replace(settled_until=max(horizon, entry_row.settled_until))
     if passed is None:
-        return _settled_until(entry_row, horizon), _slot_of_repeated_time(tick.tx, entry_row, horizon)
-    entry_row, slot = _latest_if_startable(tick, entry, entry_row, passed)
-    return _settled_until(entry_row, horizon), slot
+        return settled, _slot_of_repeated_time(tick.tx, entry_row, horizon)
+    slot, due_at = passed.latest, passed.latest + schedule.offset
+    is_late = (tick.no_capacity_since or tick.now) - due_at > entry.spec.grace
+    if is_late or not entry.is_open_at(tick.now) or not (entry.catch_up or due_at >= tick.awake_since):
+        _record_skipped(tick, entry_row, Skip.MISSED, passed)
+        return settled, None
+    if passed.count > 1:
+        _report_unstarted(tick.tx, tick.awake_since, entry_row, passed.first, passed.count - 1)
+        why = _why_missed(tick, due_at)
+        slot_records.record_skip(tick.tx, entry_row, trigger, Skip.MISSED, passed.first, passed.count - 1, why)
+    woken_at = entry_row.last_woken_at if entry_row.kind is Kind.HEARTBEAT else None
+    if woken_at is not None and slot < woken_at + tick.limits.wake_gap:
+        slot_records.record_skip(tick.tx, entry_row, trigger, Skip.SUPERSEDED, slot)
+        return expect_slot_after(settled, slot), None
+    return settled, slot
 
 
 def _skip_backed_off_slots(tick: Tick, entry_row: EntryRow) -> EntryRow:
@@ -64,37 +81,6 @@ def _skip_backed_off_slots(tick: Tick, entry_row: EntryRow) -> EntryRow:
     if backed_off_until is None or backed_off_until <= entry_row.settled_until:
         return entry_row
     return skip_passed_slots(tick, entry_row, min(tick.now, backed_off_until - MILLISECOND), Skip.SUPERSEDED)
-
-
-def _latest_if_startable(tick: Tick, entry: Entry, entry_row: EntryRow, passed: AnySlotRange) -> tuple[EntryRow, datetime | None]:
-    """The latest of these slots if it may run. The others, or all if it may not, are recorded as skipped."""
-    schedule = entry_row.schedule
-    if not _may_start_late(tick, entry, passed.latest + schedule.offset):
-        _record_skipped(tick, entry_row, Skip.MISSED, passed)
-        return entry_row, None
-    if passed.count > 1:
-        _report_unstarted(tick.tx, tick.awake_since, entry_row, passed.first, passed.count - 1)
-        why = _why_missed(tick, passed.latest + schedule.offset)
-        slot_records.record_skip(tick.tx, entry_row, schedule.trigger, Skip.MISSED, passed.first, passed.count - 1, why)
-    if _was_just_woken(entry_row, passed.latest, tick.limits.wake_gap):
-        slot_records.record_skip(tick.tx, entry_row, schedule.trigger, Skip.SUPERSEDED, passed.latest)
-        return expect_slot_after(entry_row, passed.latest), None
-    return entry_row, passed.latest
-
-
-def _may_start_late(tick: Tick, entry: Entry, due_at: datetime) -> bool:
-    """Whether a late slot may start: within its grace, not counting the time in which the concurrency limit was reached."""
-    waits_since = tick.now if tick.no_capacity_since is None else tick.no_capacity_since
-    if waits_since - due_at > entry.spec.grace or not entry.is_open_at(tick.now):
-        return False
-    return entry.catch_up or due_at >= tick.awake_since
-
-
-def _was_just_woken(entry_row: EntryRow, slot: datetime, wake_gap: timedelta) -> bool:
-    """Whether a woken run started so shortly before this slot that it replaces it."""
-    if entry_row.kind is not Kind.HEARTBEAT or entry_row.last_woken_at is None:
-        return False
-    return slot < entry_row.last_woken_at + wake_gap
 
 
 def _slot_of_repeated_time(tx: Transaction, entry_row: EntryRow, horizon: datetime) -> datetime | None:
@@ -116,7 +102,7 @@ def skip_passed_slots(tick: Tick, entry_row: EntryRow, until: datetime, reason: 
         _record_span(tick, entry_row, after, before, reason)
     if reason in EXCUSED_SKIPS:
         entry_row = expect_slot_after(entry_row, horizon)
-    return _settled_until(entry_row, horizon)
+    return entry_row._replace(settled_until=max(horizon, entry_row.settled_until))
 
 
 def record_passed_slots(tick: Tick, entry_row: EntryRow, reason: Skip) -> EntryRow:
@@ -196,10 +182,6 @@ def _report_unstarted(tx: Transaction, awake_since: datetime, entry_row: EntryRo
     tx.report(SlotsMissed(entry_row.kind, entry_row.name, late))
 
 
-def _settled_until(entry_row: EntryRow, horizon: datetime) -> EntryRow:
-    return entry_row._replace(settled_until=max(horizon, entry_row.settled_until))
-
-
 def skip_paused_slots(tx: Transaction, entry_row: EntryRow, until: datetime) -> EntryRow:
     """Record all slots of a pause as one skip with a count, even slots outside the active hours."""
     schedule = entry_row.schedule
@@ -212,14 +194,13 @@ def skip_paused_slots(tx: Transaction, entry_row: EntryRow, until: datetime) -> 
             count = sum(part.count for part in parts)
             detail = entry_row.pause_says if entry_row.paused_by else None
             slot_records.record_skip(tx, entry_row, schedule.trigger, Skip.PAUSED, first, count, detail)
-    return _settled_until(entry_row, horizon)
+    return entry_row._replace(settled_until=max(horizon, entry_row.settled_until))
 
 
 def end_pause_if_over(tick: Tick, entry_row: EntryRow) -> EntryRow:
     """End the pause of an entry if its time is over."""
-    if entry_row.pause_ends is None or entry_row.pause_ends > tick.now:
-        return entry_row
-    return end_pause(tick, entry_row, entry_row.pause_ends)
+    ends_at = entry_row.paused_until
+    return entry_row if ends_at is None or ends_at > tick.now else end_pause(tick, entry_row, ends_at)
 
 
 NO_PAUSE: Mapping[str, object] = {
@@ -274,29 +255,21 @@ def slot_comes_by(tick: Tick, entry_row: EntryRow, by: datetime) -> bool:
 
 def with_next_due(tx: Transaction, entry_row: EntryRow) -> EntryRow:
     """The row of an entry without an open run. It is due at its next slot, a wake's start, or the end of its pause."""
-    slot = _next_slot(entry_row)
-    slot_due_at = slot and slot + entry_row.schedule.offset
-    times = (slot_due_at, entry_row.pause_ends, wakes.next_start_at(tx, entry_row.kind, entry_row.name))
-    due_at = min((time for time in times if time is not None), default=None)
-    return _with_expected_slot(entry_row._replace(slot=slot, due_at=due_at))
+    planned = due_while_run_is_open(entry_row, entry_row.pause_ends)
+    times = (planned.slot_due_at, planned.due_at, wakes.next_start_at(tx, entry_row.kind, entry_row.name))
+    return planned._replace(due_at=min(filter(None, times), default=None))
 
 
 def due_while_run_is_open(entry_row: EntryRow, due_at: datetime | None) -> EntryRow:
-    """The row of an entry with an open run. It is due when the next attempt may start, or (None) not before the run ends."""
-    return _with_expected_slot(entry_row._replace(slot=_next_slot(entry_row), due_at=due_at))
+    """The row of an entry with an open run. It is due when the next attempt may start, or (None) not before the run ends.
 
-
-def _next_slot(entry_row: EntryRow) -> datetime | None:
-    if entry_row.paused or entry_row.state != "active":
-        return None
-    return entry_row.next_slot_after(entry_row.settled_until)
-
-
-def _with_expected_slot(entry_row: EntryRow) -> EntryRow:
-    """The row with the slot that is to be answered next. While no slot may run, none is expected, and afterwards the next one."""
-    if entry_row.paused or entry_row.state != "active":
-        return entry_row._replace(expected_at=None, expected_before=None)
-    return _expect_slot(entry_row, entry_row.slot) if entry_row.expected_at is None else entry_row
+    It gets its next slot. While no slot may run, none is expected to be answered, and afterwards the next one.
+    """
+    if entry_row.paused_until is not None or entry_row.state != "active":
+        return entry_row._replace(slot=None, due_at=due_at, expected_at=None, expected_before=None)
+    slot = entry_row.next_slot_after(entry_row.settled_until)
+    planned = entry_row._replace(slot=slot, due_at=due_at)
+    return _expect_slot(planned, slot) if planned.expected_at is None else planned
 
 
 def _expect_slot(entry_row: EntryRow, slot: datetime | None) -> EntryRow:
@@ -321,15 +294,21 @@ def expect_slot_after(entry_row: EntryRow, slot: datetime) -> EntryRow:
 def count_slots(entry_row: EntryRow, slot: datetime, trigger: Trigger, result: AttemptResult) -> tuple[int, int]:
     """How many slots this result of a run answers and loses. Neither, if a wake has started the run.
 
-    An asynchronous run counts when its result arrives. A run that a person cancelled is neither. An answer that was cut counts as
-    lost, because of what it leaves out.
+    An asynchronous run counts when its result arrives: if its own run was started by a slot. A run that a person cancelled is
+    neither. An answer that was cut counts as lost, because of what it leaves out.
     """
     is_good = result.outcome in ANSWERED and not result.truncated
     is_cut = result.outcome in ANSWERED and result.truncated
     went_wrong = is_cut or result.outcome in FAILURES or (result.outcome is Outcome.SKIPPED and result.reason in LOST_SKIPS)
     is_bad = went_wrong and result.reason is not Reason.CANCELLED
-    is_counted = (is_good or is_bad) and _is_slot(entry_row, slot, trigger)
-    return (int(is_good), int(is_bad)) if is_counted else (0, 0)
+    if not is_good and not is_bad:
+        return 0, 0
+    schedule = entry_row.schedule
+    if trigger is Trigger.RESULT:
+        is_slot = schedule.slots(slot - MILLISECOND, slot) is not None
+    else:
+        is_slot = trigger is schedule.trigger and schedule is not entry_schedule.NO_SCHEDULE
+    return (int(is_good), int(is_bad)) if is_slot else (0, 0)
 
 
 def expect_slot_after_result(entry_row: EntryRow, slot: datetime, result: AttemptResult) -> EntryRow:
@@ -342,14 +321,6 @@ def expect_slot_after_result(entry_row: EntryRow, slot: datetime, result: Attemp
     if has_ended or (result.outcome is Outcome.SKIPPED and result.reason in EXCUSED_SKIPS):
         return expect_slot_after(entry_row, slot)
     return entry_row
-
-
-def _is_slot(entry_row: EntryRow, slot: datetime, trigger: Trigger) -> bool:
-    """Whether a run was started by a slot. For a late result, this depends on the run that it belongs to."""
-    schedule = entry_row.schedule
-    if trigger is Trigger.RESULT:
-        return schedule.slots(slot - MILLISECOND, slot) is not None
-    return trigger is schedule.trigger and schedule is not entry_schedule.NO_SCHEDULE
 
 
 def excuse_slots(tx: Transaction, since: datetime, until: datetime) -> None:

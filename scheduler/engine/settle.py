@@ -6,7 +6,7 @@ What a result changes is planned first (`_plan_retry`, `_plan_closing`), and wri
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from random import Random
@@ -32,8 +32,8 @@ from scheduler.engine.inbox import Refused
 from scheduler.engine.problems import News
 from scheduler.engine.reported_problems import ReportUpdate
 from scheduler.engine.tick_items import Tick
-from scheduler.model.budget import NO_USAGE, Amount, Price, cache_saving, call_cost
-from scheduler.model.circuit import is_answered
+from scheduler.model.budget import NO_USAGE, cache_saving, call_cost
+from scheduler.model.circuit import Circuit
 from scheduler.model.entry import Claim, Entry, Facts, OpenRun
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.events import (
@@ -75,6 +75,9 @@ NO_WAIT = timedelta()
 NO_TOKENS = Tokens()
 FAILURES_WITH_ANSWER = (Reason.POSTCHECK, Reason.REPORTED_FAILURE)
 """Why a run with an answer failed. What the agent has found and asks for counts all the same."""
+
+CANCELLED_BY_US = Failure.EXIT
+"""Why a call failed that the daemon cancelled, which says nothing about the provider. No other call fails so."""
 
 MAX_CUT_ANSWERS = 1  # after one more run whose answers were cut, the output of the precheck counts as looked at
 MAX_LEFT_OUT = 400  # lines that the agent has left out on purpose, and about which it is not asked again
@@ -222,10 +225,14 @@ def _plan_closing(tick: Tick, before: EntryRow, claim: Claim, result: AttemptRes
     if result.outcome in FAILURES and not has_answered and (entry.spec.problems_after or result.reason is Reason.CANCELLED):
         result = replace(result, message=None)  # a notification reports it, or a person cancelled it
     reports = Subject.of_reports(entry.name, entry.kind)
-    may_send = result.message or result.report or (entry.reporter and problems.has_unsettled(tick.tx.db, reports))
+    has_reports = problems.has_unsettled(tick.tx.db, reports)
+    may_send = result.message or result.report or (entry.reporter and has_reports)
     targets = notices.resolve_targets(tick, entry.deliver, entry.lane) if may_send else ()
     text_targets = outbox.targets_without_text(tick.tx, entry, result.message, targets) if result.message else ()
-    update = reported_problems.plan_update(tick.tx, claim, result, targets, tick.limits.new_problems)
+    has_findings = result.report is not None and bool(result.report.findings)
+    update = None
+    if has_findings or has_reports:
+        update = reported_problems.plan_update(tick.tx, claim, result, targets, tick.limits.new_problems)
     recipients = {*text_targets, *(each.target for each in update.news if each.change)} if update else {*text_targets}
     is_muted = before.is_muted(tick.now)
     known = known_state(before, tick.now) if is_muted else None
@@ -283,7 +290,8 @@ def _write_closing(tick: Tick, claim: Claim, closing: Closing) -> EntryRow | Non
     if closing.seen != row.source_state:
         agent_memory.add_to_awaited_state(tx, claim, closing.seen)
     _settle_wakes(tick, row, claim, result)
-    _set_reminders(tick, claim, result)
+    if result.reminders:
+        _set_reminders(tick, claim, result)
     if entry.kind is Kind.HEARTBEAT:
         job_failures.settle_after_run(tx, claim, result, closing.text_targets)
         job_failures.end_reports_about_recovered_jobs(tick, claim)
@@ -535,7 +543,7 @@ def _reason_of_last_attempt(run: OpenRun) -> Failure | Reason:
 def record_late_result(tick: Tick, entry: Entry, slot: datetime, result: AttemptResult) -> int | None:
     """Record the late result of an asynchronous run as a run of its own. Returns its id; None if there is a result already."""
     entry_row = entries.get_entry(tick.tx, entry.kind, entry.name)
-    run = runs.open_result_run(tick.tx, entry.kind, entry.name, slot)
+    run = runs.open_run(tick.tx, entry.key, slot, Trigger.RESULT)
     if run is None:
         return None
     runs.stop_awaiting_result(tick.tx, entry.kind, entry.name, slot)
@@ -558,74 +566,67 @@ def record_calls(tick: Tick, claim: Claim, result: AttemptResult) -> None:
     """
     if not (result.calls or claim.facts.probes or claim.facts.reserved):
         return
-    prices = tick.plan.settings.prices
-    charge = budget_reservations.charge_of(prices, claim, result, tick.now.date())
-    if not _record_usage(tick.tx, prices, claim, result, charge):
+    if not _record_usage(tick, claim, result):
         return
-    budget_reservations.settle_reservation(tick.tx, claim, charge)
     for call in result.calls:
         _report_call(tick.tx, claim, call)
     # A call by an older config says nothing about the provider as it is declared now, which may have a new key.
     is_current = tick.plan.entries.get(claim.entry.key) == claim.entry
     relevant = [
-        call for call in result.calls if (call.provider or call.account) and is_current and not _was_cancelled_by_us(call)
+        call for call in result.calls if (call.provider or call.account) and is_current and call.failure is not CANCELLED_BY_US
     ]
-    closed = [
-        circuit
-        for call in relevant
-        for circuit in breakers.record_call(
-            tick.tx, claim, call, observed_problems.refusal_text(call.provider, call.error or result.error)
-        )
-    ]
+    closed: list[Circuit] = []
+    for call in relevant:
+        error = observed_problems.refusal_text(call.provider, call.error or result.error) if call.failure else ""
+        closed += breakers.record_call(tick.tx, claim, call, error)
     for circuit in closed:
         observed_problems.record_closed_breaker(tick, claim, circuit)
-    for call in relevant:
-        if is_answered(call) and result.outcome in ANSWERED:
+    if result.outcome in ANSWERED and problems.is_any_unsettled(tick.tx.db):
+        for call in relevant:
             observed_problems.record_answer(tick, claim, call)
-    wait = min(max((call.retry_after or NO_WAIT for call in relevant), default=NO_WAIT), LONGEST_RETRY_AFTER)
-    given_back = bool(claim.facts.probes) and breakers.return_probes(tick.tx, claim, called=bool(result.calls), wait=wait)
+    given_back = False
+    if claim.facts.probes:
+        wait = min(max((call.retry_after or NO_WAIT for call in relevant), default=NO_WAIT), LONGEST_RETRY_AFTER)
+        given_back = breakers.return_probes(tick.tx, claim, called=bool(result.calls), wait=wait)
     if closed or given_back:
         wake_starts.retry_blocked_runs_and_wakes(tick)
 
 
 def _report_call(tx: Transaction, claim: Claim, call: Call) -> None:
     entry = claim.entry
-    if call.provider is not None and not _was_cancelled_by_us(call):
+    if call.provider is not None and call.failure is not CANCELLED_BY_US:
         problem = call.failure or (Failure.TOOL_USE if call.tools_ignored else None)
         tx.report(ProviderCalled(claim.run.id, call.provider, call.model or "", problem or "ok", call.took))
         if call.failure is not None:
             tx.report(ProviderFailed(call.provider, call.failure))
     if call.provider is not None and call.tools_ignored:
         tx.report(ProviderFailed(call.provider, Failure.TOOL_USE))
-    if call.model and call.model_used and not _is_requested_model(call.model, call.model_used):
+    # A provider may append the date of its version.
+    if call.model and call.model_used and call.model_used != call.model and not call.model_used.startswith(f"{call.model}-2"):
         tx.report(ModelMismatched(entry.kind, entry.name, call.model, call.model_used))
 
 
-def _was_cancelled_by_us(call: Call) -> bool:
-    """Whether the daemon cancelled the call, which says nothing about the provider. No other call fails with `exit`."""
-    return call.failure is Failure.EXIT
+def _record_usage(tick: Tick, claim: Claim, result: AttemptResult) -> bool:
+    """Add the usage of an attempt's calls to its run, and settle its reservation.
 
-
-def _is_requested_model(requested: str, used: str) -> bool:
-    """Whether the model that answered is the requested one. A provider may append the date of its version."""
-    return used == requested or used.startswith(f"{requested}-2")
-
-
-def _record_usage(tx: Transaction, prices: Mapping[str, Price], claim: Claim, result: AttemptResult, charge: Amount) -> bool:
-    """Add the usage of an attempt's calls to its run. False, and nothing is written, if the run no longer belongs to the claim.
-
-    Calls without usage are not counted.
+    False, and nothing is written, if the run no longer belongs to the claim. Calls without usage are not counted.
     """
-    today = tx.now.date()
-    paid = [
-        (call, call_cost(prices, call, today)) for call in result.calls if call.tokens is not None or call.cost_usd is not None
-    ]
-    if not paid:
-        return runs.owns_run(tx, claim) if charge == NO_USAGE else runs.add_charge(tx, claim, charge)
-    by_model = [(call.model or call.model_used or "", call.tokens or NO_TOKENS, usd) for call, usd in paid]
-    saved = sum(cache_saving(prices, call, today) for call, _ in paid)
-    if not runs.add_usage(tx, claim, by_model, result.prompt, saved, charge):
+    tx, prices, today, reserved = tick.tx, tick.plan.settings.prices, tick.now.date(), claim.facts.reserved
+    charge = budget_reservations.charge_of(prices, reserved, result, today) if reserved else NO_USAGE
+    by_model, saved, charged = [], 0.0, list[CallCharged]()
+    for call in result.calls:
+        if call.tokens is not None or call.cost_usd is not None:
+            usd = call_cost(prices, call, today)
+            by_model.append((call.model or call.model_used or "", call.tokens or NO_TOKENS, usd))
+            saved += cache_saving(prices, call, today)
+            charged.append(CallCharged(claim.entry.kind, claim.entry.name, call.model, call.tokens, usd, result.outcome))
+    if by_model:
+        is_own = runs.add_usage(tx, claim, by_model, result.prompt, saved, charge)
+    else:
+        is_own = runs.owns_run(tx, claim) if charge == NO_USAGE else runs.add_charge(tx, claim, charge)
+    if not is_own:
         return False
-    for call, usd in paid:
-        tx.report(CallCharged(claim.entry.kind, claim.entry.name, call.model, call.tokens, usd, result.outcome))
+    tx.events += charged
+    if reserved and charge != NO_USAGE:
+        budget_reservations.settle_reservation(tx, claim.entry, reserved, charge)
     return True

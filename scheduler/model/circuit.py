@@ -103,8 +103,8 @@ def circuit_opened_by(call: Call) -> tuple[Circuit, str] | None:
     A rejected key or account (401, 402) affects the whole provider, and so does a Retry-After that is too long to wait for. A
     forbidden or unknown model (403, 404) affects that model only.
     """
-    called = circuit_of_call(call)
-    if called is None or call.failure is None:
+    called = None if call.failure is None else circuit_of_call(call)
+    if called is None:
         return None
     if call.account is not None:
         return (called, LIMIT_REASON) if call.failure is Failure.LIMITED else None

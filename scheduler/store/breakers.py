@@ -119,12 +119,13 @@ def record_call(tx: Transaction, claim: Claim, call: Call, error: str) -> tuple[
 
     `error` is the provider's text of a refusal.
     """
-    shut_off, called = circuit_opened_by(call), circuit_of_call(call)
+    shut_off = circuit_opened_by(call)
     if shut_off is not None:
         circuit, reason = shut_off
         _open_breaker(tx, claim, circuit, reason, error, call.retry_after if reason == LIMIT_REASON else None)
         # A provider that forbids one model has accepted the key.
         return () if circuit.is_whole_provider else _close_breaker(tx, Circuit(circuit.provider), only=Failure.AUTH)
+    called = circuit_of_call(call) if _open_breakers_by_circuit(tx.db) else None
     if called is None or not is_answered(call):
         return ()
     # A program that began before the usage limit was reached says nothing about it. All others are probes.

@@ -220,10 +220,15 @@ def renew_notice(tx: Transaction, held: HeldMessage) -> None:
     tx.db.execute("update problem_notice set told_at = ? where outbox_id = ?", (to_millis(tx.now), held.last_id))
 
 
+def is_any_unsettled(db: sqlite3.Connection) -> bool:
+    """Whether any problem is not over, or its end is still to be sent. In a tick without any, this takes no query."""
+    return recall(db, IS_ANY_UNSETTLED, lambda rows: bool(rows[0][0]))
+
+
 def has_unsettled(db: sqlite3.Connection, subject: Subject) -> bool:
-    """Whether a problem of a subject is not over, or its end is still to be sent. In a tick without any, this takes no query."""
+    """Whether a problem of a subject is not over, or its end is still to be sent."""
     query = "select exists (select 1 from problem where kind = ? and name = ? and part = ? and " + UNSETTLED + ")"  # noqa: S608
-    return recall(db, IS_ANY_UNSETTLED, lambda rows: bool(rows[0][0])) and bool(db.execute(query, subject).fetchone()[0])
+    return is_any_unsettled(db) and bool(db.execute(query, subject).fetchone()[0])
 
 
 def entries_with_problems(db: sqlite3.Connection) -> frozenset[Key]:

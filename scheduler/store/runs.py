@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import reduce
@@ -46,29 +46,18 @@ DELETABLE = (
 
 
 def open_run(
-    tx: Transaction, entry_row: EntryRow, slot: datetime, trigger: Trigger, model: str | None, woken_by: str | None = None
+    tx: Transaction, key: Key, slot: datetime, trigger: Trigger, model: str | None = None, woken_by: str | None = None
 ) -> OpenRun | None:
-    """Insert the run of a first attempt. None if that slot has a run already.
+    """Insert the run of a first attempt, or that of a late result, in addition to any open run.
 
-    `woken_by` is the sender of the wake that starts the run.
+    None if that slot has a run, or its result, already. `woken_by` is the sender of the wake that starts the run.
     """
-    more = {"model_requested": model, "woken_by": woken_by}
-    return _insert_first_attempt(tx, entry_row.kind, entry_row.name, slot, trigger, "running", more)
-
-
-def open_result_run(tx: Transaction, kind: Kind, name: str, slot: datetime) -> OpenRun | None:
-    """Insert the run of a late result, in addition to any open run. None if that slot has its result already."""
-    return _insert_first_attempt(tx, kind, name, slot, Trigger.RESULT, "reported", {})
-
-
-def _insert_first_attempt(
-    tx: Transaction, kind: Kind, name: str, slot: datetime, trigger: Trigger, state: str, more: Mapping[str, object]
-) -> OpenRun | None:
+    state = "reported" if trigger is Trigger.RESULT else "running"
     record = {
-        "kind": kind, "name": name, "slot": slot, "trigger": trigger, "state": state, "attempt": 1, "fence": 1,
-        "owner": tx.owner, "started_at": tx.now, "config_hash": tx.config_hash,
+        "kind": key[0], "name": key[1], "slot": slot, "trigger": trigger, "state": state, "attempt": 1, "fence": 1,
+        "owner": tx.owner, "started_at": tx.now, "config_hash": tx.config_hash, "model_requested": model, "woken_by": woken_by,
     }  # fmt: skip
-    run_id = insert_new(tx.db, "run", {**record, **more}, UNLESS_RECORDED)
+    run_id = insert_new(tx.db, "run", record, UNLESS_RECORDED)
     return None if run_id is None else OpenRun(run_id, state, slot, trigger, 1, 0, 1, tx.owner, tx.now)
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from scheduler.model.budget import Amount, BudgetDay, Scope, Spent
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.events import Event
-from scheduler.model.timestamps import from_optional_millis, to_millis
+from scheduler.model.timestamps import EPOCH, MILLISECOND, from_optional_millis
 
 T = TypeVar("T")
 
@@ -201,7 +201,7 @@ class UnitOfWork(Connection):
             changed = {
                 column: now for column, was, now in zip(COLUMNS, before, after, strict=True) if now is not was and now != was
             }
-            values = [to_millis(value) if isinstance(value, datetime) else value for value in changed.values()]
+            values = [(value - EPOCH) // MILLISECOND if isinstance(value, datetime) else value for value in changed.values()]
             columns = tuple(changed)
             if counts := self.slot_counts.pop(before.id, None):
                 columns, values = columns + SLOT_COUNTS, [*values, *counts]
