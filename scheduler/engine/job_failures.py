@@ -129,11 +129,11 @@ def settle_after_run(tx: Transaction, claim: Claim, result: AttemptResult, text_
     for: none if the agent is muted, and none that had the same text already, because it was about an earlier failure.
     """
     agent = claim.entry.name
-    jobs = frozenset(wake.sender for wake in claim.facts.wakes if wake.source == Trigger.CRON)
     held = [each for each in outbox.held_notices(tx.db) if agent in each.hold.agents]
     if not held:
         return
     known, job_wakes = problems.open_reports_of(tx.db, agent), wakes.job_wakes_of(tx.db, agent)
+    jobs = frozenset(wake.sender for wake in claim.facts.wakes if wake.source == Trigger.CRON)
     failed = jobs & {each.name for each in held}
     for each in held:
         if result.outcome is Outcome.ASYNC and each.name in jobs:

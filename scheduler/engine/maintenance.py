@@ -40,6 +40,10 @@ class MaintenanceState:
     done_at: datetime | None = None
     last_trimmed_id: int = 0
 
+    def is_due(self, now: datetime) -> bool:
+        """Whether old rows are to be deleted: a minute is over, or some were left. The clock may have been set back."""
+        return self.done_at is None or not timedelta() <= now - self.done_at < MAINTENANCE_INTERVAL
+
 
 class GrownHistories:
     """Counts the runs of each entry since its history was last trimmed. An entry that runs every second is trimmed early."""
@@ -65,7 +69,7 @@ def maintain_database(tick: Tick, state: MaintenanceState, grown: GrownHistories
     kept = tick.plan.settings.history
     for key in grown.to_trim:
         runs.delete_surplus_runs(tick.tx, *key, kept.runs, MAX_ROWS_REMOVED)
-    if state.done_at is not None and timedelta() <= tick.now - state.done_at < MAINTENANCE_INTERVAL:
+    if not state.is_due(tick.now):
         return state
     room = MAX_ROWS_REMOVED - (0 if clock_changes.changed_recently(tick.tx) else _remove_old_rows(tick, kept.keep))
     trimmed = state.last_trimmed_id

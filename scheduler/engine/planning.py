@@ -13,6 +13,7 @@ from scheduler.engine.tick_items import Tick
 from scheduler.model import entry_schedule
 from scheduler.model.entry import Entry, OpenRun
 from scheduler.model.entry_row import UNTIL_RESUMED, EntryRow
+from scheduler.model.entry_schedule import EntrySchedule
 from scheduler.model.events import PauseChanged, SlotsMissed
 from scheduler.model.outcome import (
     ANSWERED,
@@ -269,11 +270,10 @@ def due_while_run_is_open(entry_row: EntryRow, due_at: datetime | None) -> Entry
         return entry_row._replace(slot=None, due_at=due_at, expected_at=None, expected_before=None)
     slot = entry_row.next_slot_after(entry_row.settled_until)
     planned = entry_row._replace(slot=slot, due_at=due_at)
-    return _expect_slot(planned, slot) if planned.expected_at is None else planned
+    return _expect_slot(planned, planned.schedule, slot) if planned.expected_at is None else planned
 
 
-def _expect_slot(entry_row: EntryRow, slot: datetime | None) -> EntryRow:
-    schedule = entry_row.schedule
+def _expect_slot(entry_row: EntryRow, schedule: EntrySchedule, slot: datetime | None) -> EntryRow:
     if slot is None:
         return entry_row._replace(expected_at=None, expected_before=None)
     following = schedule.next(slot)
@@ -288,7 +288,7 @@ def expect_slot_after(entry_row: EntryRow, slot: datetime) -> EntryRow:
     following = schedule.next(slot)
     if following is not None and expected_at is not None and following + schedule.offset <= expected_at:
         return entry_row
-    return _expect_slot(entry_row, following)
+    return _expect_slot(entry_row, schedule, following)
 
 
 def count_slots(entry_row: EntryRow, slot: datetime, trigger: Trigger, result: AttemptResult) -> tuple[int, int]:

@@ -280,7 +280,8 @@ def _write_closing(tick: Tick, claim: Claim, closing: Closing) -> EntryRow | Non
     if closing.ends_mute:
         tx.report(MuteChanged(row.kind, row.name, False, "change", None))
         row = row._replace(muted_until=None)
-    _queue_messages(tick, claim, closing)
+    if closing.update or closing.text_targets or result.message:
+        _queue_messages(tick, claim, closing)
     reports = Subject.of_reports(entry.name, entry.kind)
     if entry.reporter is None and result.outcome in ANSWERED and problems.has_unsettled(tx.db, reports):  # by an earlier config
         problems.delete_problems_of(tx, reports)

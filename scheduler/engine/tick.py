@@ -190,13 +190,15 @@ class Engine:
                 tick = self._new_tick(db, reading.now)
                 self._record_work(tick, work, clock)
                 late_at = parts.run(tick, TickPart.LATE_RESULTS, partial(_end_what_is_late, tick), None)
-                maintain = partial(self._maintain_database, tick)
-                maintained = parts.run(tick, TickPart.MAINTENANCE, maintain, self._maintenance)
+                maintained = self._maintenance
+                if maintained.is_due(tick.now) or self._grown_histories.to_trim:
+                    maintained = parts.run(tick, TickPart.MAINTENANCE, partial(self._maintain_database, tick), maintained)
                 claims, is_full = list[Claim](), self._places.full_since is not None
                 if work.requests_left == 0:
                     nothing = list[Claim](), False
                     claims, is_full = parts.run(tick, TickPart.DUE_RUNS, partial(self._claim_due_runs, tick, work), nothing)
-                parts.run(tick, TickPart.HELD_NOTICES, partial(job_failures.release_unreported_notices, tick), None)
+                if outbox.is_any_held(db):
+                    parts.run(tick, TickPart.HELD_NOTICES, partial(job_failures.release_unreported_notices, tick), None)
                 claim_deliveries = partial(delivery.claim_deliveries, tick, work.sending)
                 deliveries = parts.run(tick, TickPart.MESSAGES, claim_deliveries, list[Delivery]())
                 if tick.tx.events:

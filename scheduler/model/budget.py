@@ -295,8 +295,8 @@ class Price:
 
     def of_request(self, input_tokens: int, day: date) -> Price:
         """The price of a request with so many input tokens of all kinds on a day in UTC."""
-        found = (each.price for each in reversed(self.variants) if each.applies(input_tokens, day))
-        return next(found, self)
+        applying = [each.price for each in self.variants if each.applies(input_tokens, day)] if self.variants else ()
+        return applying[-1] if applying else self
 
     def highest(self, input_tokens: int) -> Price:
         """The highest prices of a request with at most so many input tokens, on whichever day it is sent."""
@@ -429,8 +429,11 @@ def call_cost(prices: Mapping[str, Price], call: Call, day: date) -> float | Non
 
 def cache_saving(prices: Mapping[str, Price], call: Call, day: date) -> float:
     """What the cache of the provider has saved in a call, in USD; below 0: it cost more than plain input would have."""
-    listed, tokens = find_price(prices, call.provider, call.model), call.tokens
-    if listed is None or tokens is None:
+    tokens = call.tokens
+    if tokens is None or not (tokens.cache_read or tokens.cache_write):
+        return 0.0
+    listed = find_price(prices, call.provider, call.model)
+    if listed is None:
         return 0.0
     price, hour = listed.of_request(tokens.total - tokens.output, day), tokens.cache_write_1h
     parts = (

@@ -46,7 +46,7 @@ class EntrySchedule:
     def closed_slots(self, after: datetime, until: datetime) -> Iterator[tuple[Skip, AnySlotRange]]:
         """The slots in (after, until] that may not run, by the reason why."""
         for reason, find in ((Skip.CALENDAR, self.closed_by_days), (Skip.ACTIVE_HOURS, self.closed_by_hours)):
-            if found := find(after, until):
+            if find is not no_slots and (found := find(after, until)):
                 yield reason, found
 
 

@@ -126,7 +126,7 @@ LONGEST_RETRY_DELAY = LONGEST_USUAL_RETRY_DELAY * (1 + RETRY_JITTER)
 
 def storable_result(result: AttemptResult) -> AttemptResult:
     """The result with texts that can be stored: lone surrogates, which no encoding can represent, become question marks."""
-    if all(text is None or text.isascii() for text in (result.text, result.message, result.error)):
+    if "".join(filter(None, (result.text, result.message, result.error))).isascii():
         return result
     return replace(
         result,

@@ -230,9 +230,14 @@ def due_for_hours(db: sqlite3.Connection, now: datetime) -> tuple[list[HeldMessa
     return waiting, [_join_held(rows) for rows in whole if rows[0]["awaits"] is not None]
 
 
+def is_any_held(db: sqlite3.Connection) -> bool:
+    """Whether any message is delayed."""
+    return recall(db, "select 1 from outbox where awaits is not null and state = 'pending' limit 1", bool)
+
+
 def held_notices(db: sqlite3.Connection, name: str | None = None) -> list[HeldMessage]:
     """The notifications that are delayed for agents to report the failure, of one cron job or of all, the oldest first."""
-    if not recall(db, "select 1 from outbox where awaits is not null and state = 'pending' limit 1", bool):
+    if not is_any_held(db):
         return []
     query = (
         "select * from outbox where awaits is not null and awaits <> '[]' and state = 'pending'"

@@ -62,11 +62,13 @@ class Transaction:
         except sqlite3.Error:
             raise
         except Exception as error:  # noqa: BLE001 (any error; the other parts are not affected)
-            db.end_part(undo=True)
+            db.undo_part()
             db.changed, db.slot_counts = before
             del self.events[reported:]
             return on_error(error)
-        db.end_part()
+        if db.begun == db.parts:
+            db.release_savepoint()
+        db.parts -= 1
         return done
 
 
@@ -109,12 +111,12 @@ class UnitOfWork(Connection):
         self.changed: dict[Key, tuple[EntryRow, EntryRow]] = {}  # as stored, and as it is now
         self.slot_counts: dict[int, tuple[int, int]] = {}  # to add to the numbers of answered and lost slots, by id
         self.parts = 0  # that have begun, and can be undone
-        self._begun = 0  # of these, the outermost ones, those for which the database has a savepoint
+        self.begun = 0  # of these, the outermost ones, those for which the database has a savepoint
 
     def execute(self, statement: str, values: Any = ()) -> sqlite3.Cursor:
         """Execute a statement. It sees every changed row."""
         effect = _effect_of(statement)
-        if effect.writes or effect.names_entries:
+        if effect.writes or (effect.names_entries and (self.changed or self.slot_counts)):
             self._prepare_for(effect)
         return self._connection.execute(statement, values)
 
@@ -136,7 +138,7 @@ class UnitOfWork(Connection):
             self.write_changes()
         if not effect.writes:
             return
-        if self._begun < self.parts:
+        if self.begun < self.parts:
             self._begin_savepoints()
         if not effect.tables:
             self.recalled.clear()  # it is not known which table it writes
@@ -214,22 +216,24 @@ class UnitOfWork(Connection):
         for columns, rows in alike.items():
             self._connection.executemany(_update_statement(columns), rows)
 
-    def end_part(self, *, undo: bool = False) -> None:
-        """End a part of the transaction, or undo what it has written. The database knows of it since its first write."""
-        if undo and self._begun == self.parts:
+    def undo_part(self) -> None:
+        """End a part of the transaction, and undo what it has written."""
+        if self.begun == self.parts:
             self._connection.execute("rollback to part")
-        if self._begun == self.parts:
-            self._connection.execute("release part")
-            self._begun -= 1
+            self.release_savepoint()
         self.parts -= 1
-        if undo:
-            self._known.clear()
-            self.recalled.clear()
+        self._known.clear()
+        self.recalled.clear()
+
+    def release_savepoint(self) -> None:
+        """End the innermost savepoint. What was written since belongs to what is around it."""
+        self._connection.execute("release part")
+        self.begun -= 1
 
     def _begin_savepoints(self) -> None:
-        while self._begun < self.parts:
+        while self.begun < self.parts:
             self._connection.execute("savepoint part")
-            self._begun += 1
+            self.begun += 1
 
 
 def recall(db: sqlite3.Connection, query: str, make: Callable[[list[sqlite3.Row]], T]) -> T:
