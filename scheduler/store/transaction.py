@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import lru_cache
-from itertools import islice
+from itertools import compress, islice
+from operator import ne
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from scheduler.model.budget import Amount, BudgetDay, Scope, Spent
@@ -200,11 +201,10 @@ class UnitOfWork(Connection):
         self._begin_savepoints()
         alike: dict[tuple[str, ...], list[list[Any]]] = {}
         for key, (before, after) in self.changed.items():
-            changed = {
-                column: now for column, was, now in zip(COLUMNS, before, after, strict=True) if now is not was and now != was
-            }
-            values = [(value - EPOCH) // MILLISECOND if isinstance(value, datetime) else value for value in changed.values()]
-            columns = tuple(changed)
+            differs = [*map(ne, before, after)]
+            columns = tuple(compress(COLUMNS, differs))
+            changed = compress(after, differs)
+            values = [(value - EPOCH) // MILLISECOND if isinstance(value, datetime) else value for value in changed]
             if counts := self.slot_counts.pop(before.id, None):
                 columns, values = columns + SLOT_COUNTS, [*values, *counts]
             if columns:
@@ -243,9 +243,10 @@ def recall(db: sqlite3.Connection, query: str, make: Callable[[list[sqlite3.Row]
     """
     if not isinstance(db, UnitOfWork):
         return make(db.execute(query).fetchall())
-    if query not in db.recalled:
-        db.recalled[query] = make(db.read_to_recall(query))
-    found: T = db.recalled[query]
+    try:
+        found: T = db.recalled[query]
+    except KeyError:
+        found = db.recalled[query] = make(db.read_to_recall(query))
     return found
 
 
