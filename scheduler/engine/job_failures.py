@@ -177,9 +177,9 @@ def _why_not_reported(known: Sequence[Problem], claim: Claim, held: HeldMessage,
 
 
 def release_unreported_notices(tick: Tick) -> None:
-    """Send the notifications that no agent is expected to report any more, or for which the time is over. Called in each tick.
+    """Send the notifications that no agent is expected to report any more, or for which the time is over.
 
-    There may be thousands of them, so the database is read once per agent.
+    Called in each tick while a message is delayed. There may be thousands of them, so the database is read once per agent.
     """
     notices_held = outbox.held_notices(tick.tx.db)
     if not notices_held:

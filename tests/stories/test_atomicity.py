@@ -166,7 +166,7 @@ def test_a_row_that_was_changed_in_a_failed_part_stays_as_it_was_before_the_part
         assert store.connection.execute("select bad_slots from entry").fetchone()[0] == 0
 
 
-def test_a_failed_part_within_another_part_undoes_only_itself(tmp_path: Path, database_of: DatabaseOf) -> None:
+def test_a_failed_part_within_or_after_another_part_undoes_only_itself(tmp_path: Path, database_of: DatabaseOf) -> None:
     with closing(open_for_writing(database_of(tmp_path) or tmp_path / "h.db")) as store, store.transaction() as db:
         tx = Transaction(db, NOON, "me")
 
@@ -180,4 +180,5 @@ def test_a_failed_part_within_another_part_undoes_only_itself(tmp_path: Path, da
             tx.run_part(lambda: add_entry_row(tx, Kind.HEARTBEAT, "kept"), pytest.fail)
 
         tx.run_part(succeed, pytest.fail)
+        tx.run_part(fail, str)  # after a part that has written
         assert [row.name for row in entries.all_entries(db)] == ["kept", "ops"]
