@@ -237,21 +237,14 @@ def run_durations(world: World, name: str = "ops") -> list[float]:
     return [span.total_seconds() for span in by_rows]
 
 
-def test_the_duration_of_a_run_repeated_after_a_crash_excludes_the_downtime(make_world: MakeWorld) -> None:
+@pytest.mark.parametrize("crashes", [True, False])
+def test_the_duration_of_a_run_repeated_after_a_crash_or_a_stop_excludes_the_downtime(
+    make_world: MakeWorld, *, crashes: bool
+) -> None:
     world = make_world(agent(retries="0"))
     world.scripts["ops"] = lambda call: Delayed("HEARTBEAT_OK", timedelta(minutes=1))
     world.run(seconds=10)
-    world.downtime(minutes=14)
-    world.run(minutes=2)
-    assert world.history() == ["03-02 08:00 interval ok heartbeat_ok"]
-    assert run_durations(world) == [60]
-
-
-def test_the_duration_of_a_run_repeated_after_a_stop_excludes_the_downtime(make_world: MakeWorld) -> None:
-    world = make_world(agent(retries="0"))
-    world.scripts["ops"] = lambda call: Delayed("HEARTBEAT_OK", timedelta(minutes=1))
-    world.run(seconds=10)
-    stop_in_the_middle(world)
+    world.kill() if crashes else stop_in_the_middle(world)
     world.clock.advance(timedelta(minutes=14))
     world.boot()
     world.run(minutes=2)

@@ -233,22 +233,19 @@ def test_a_run_interrupted_by_a_crash_is_not_repeated_while_its_lane_is_locked(m
     assert world.history() == ["03-02 08:00 interval ok heartbeat_ok"]
 
 
-def test_a_run_interrupted_by_a_crash_that_never_gets_its_lane_is_abandoned_and_not_skipped(make_world: MakeWorld) -> None:
+@pytest.mark.parametrize("crashes", [True, False])
+def test_a_run_interrupted_by_a_crash_or_a_stop_that_never_gets_its_lane_is_abandoned_and_not_skipped(
+    make_world: MakeWorld, *, crashes: bool
+) -> None:
     world = make_world(OPS)
     world.scripts["ops"] = lambda call: Delayed(QUIET, timedelta(minutes=3))
     world.run(minutes=1)
-    with lane_locked(world):
-        world.downtime(seconds=5)
-        world.run(minutes=30)
-    assert world.history()[0] == "03-02 08:00 interval abandoned no_time_left"
-
-
-def test_a_run_interrupted_by_a_stop_that_never_gets_its_lane_is_abandoned(make_world: MakeWorld) -> None:
-    world = make_world(OPS)
-    world.scripts["ops"] = lambda call: Delayed(QUIET, timedelta(minutes=3))
-    world.run(minutes=1)
-    world.end_runs()
-    world.stop()
+    if crashes:
+        world.kill()
+    else:
+        world.end_runs()
+        world.stop()
+    world.clock.advance(timedelta(seconds=5))
     with lane_locked(world):
         world.boot()
         world.run(minutes=30)
