@@ -166,7 +166,7 @@ def config(server: Server, ways: Sequence[str] = HOW) -> dict[str, Any]:
         "providers": providers,
         "channels": channels,
         "defaults": {
-            "agent": {"workspace": "."},
+            "workspace": ".",
             "heartbeat": {"interval": "1h", "stagger": "0s", "retries": 0, "checklist": "- look\n", "deliver": "log"},
         },
         "agents": agents,
