@@ -68,6 +68,7 @@ from heartbeat.spec import (
     PromptLimit,
     PythonRunner,
     Runner,
+    estimate_tokens,
     max_tokens,
 )
 from heartbeat.verdict import Suppression
@@ -377,7 +378,7 @@ class _Attempt:
         began = self.elapsed()
         answer = await runners.call_agent(request, self.agent.runner, self.resources)
         took = self.elapsed() - began
-        earlier = sum(map(len, self.given.facts.messages))
+        earlier = estimate_tokens(*self.given.facts.messages)
         sizes = {**({"session": earlier} if earlier else {}), **prompt.part_sizes}
         digest = ""  # of the part of the prompt that is the same in each run, and of the model that keeps it
         if len(request.static) >= LEAST_KEPT:

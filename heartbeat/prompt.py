@@ -15,7 +15,7 @@ from heartbeat.checklist_file import FileProblem
 from heartbeat.evidence import OpenProblem
 from heartbeat.findings import TOOL_NAME
 from heartbeat.precheck import MAX_PROMPT_OUTPUT, PrecheckResult, PrecheckStatus
-from heartbeat.spec import Agent, Heartbeat, ModelRunner, PromptLimit
+from heartbeat.spec import Agent, Heartbeat, ModelRunner, PromptLimit, estimate_tokens
 from heartbeat.verdict import OK_TOKEN
 from heartbeat.words import abbreviate_duration, squeeze
 
@@ -188,8 +188,8 @@ class Prompt:
 
     @property
     def part_sizes(self) -> dict[str, int]:
-        """The number of characters of each part by its name."""
-        return {part.name: len(part.text) for part in self.parts}
+        """About how many tokens each part has, by its name."""
+        return {part.name: estimate_tokens(part.text) for part in self.parts}
 
     @property
     def left_out(self) -> tuple[str, ...]:

@@ -568,8 +568,10 @@ class ChargedAmounts(EntryPart):
 
 
 class PromptPartSize(EntryPart):
+    """About how many tokens a part of the prompt has: three ASCII characters, or one other character, count as one."""
+
     name: str
-    chars: int
+    tokens: int
 
 
 class RunFinding(EntryPart):

@@ -270,9 +270,9 @@ CAUSE_COLUMNS: list[Column[Sequence[CauseTotals]]] = [
 PROMPT_COLUMNS: list[Column[Sequence[PromptPartTotals]]] = [
     _text("PROMPT", lambda row: prompt_part_text(row.part), None),
     _text("RUNS", lambda row: f"{row.runs:,}", is_number=True),
-    _sum("CHARACTERS", "chars", abbreviate_count),
+    _sum("TOKENS", "tokens", abbreviate_count),
     Column("SHARE", lambda rows: _format_share(sum(each.share for each in rows), 1), is_number=True),
-    _text("PER RUN", lambda row: abbreviate_count(round(row.chars / row.runs)), is_number=True),
+    _text("PER RUN", lambda row: abbreviate_count(round(row.tokens / row.runs)), is_number=True),
     _text("MOST IN", lambda row: entry_label(row.entries[0])),
 ]
 PROBLEM_COLUMNS: list[Column[Sequence[ProblemTotals]]] = [

@@ -460,7 +460,7 @@ class _EntryDay(ExplainedEntry):
         if code == Skip.PRECHECK_FAILED and data.precheck:
             error = data.precheck.error or ""
         if code == Skip.PROMPT_TOO_LARGE and not error:
-            return f"{sum(each.chars for each in data.prompt_parts):,} characters"
+            return f"about {sum(each.tokens for each in data.prompt_parts):,} tokens"
         return squeeze(error, MAX_ERROR)
 
     def _due_text(self) -> str:

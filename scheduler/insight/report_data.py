@@ -132,17 +132,17 @@ class CauseTotals(RunCosts):
     entries: Shared[list[RunsOfCause]]
 
 
-class CharsOfEntry(EntryName):
+class PromptOfEntry(EntryName):
     runs: int
-    chars: int
+    tokens: int
 
 
 class PromptPartTotals(ResponseBody):
     part: str
     runs: int
-    chars: int
+    tokens: int
     share: float
-    entries: Shared[list[CharsOfEntry]]
+    entries: Shared[list[PromptOfEntry]]
 
 
 class TimeStepTotals(ResponseBody):
@@ -451,22 +451,23 @@ def _runs_of_cause(group: list[CauseCost]) -> list[RunsOfCause]:
 
 
 def _prompt_totals(sizes: list[PromptPartSize]) -> list[PromptPartTotals]:
-    """Each part of the prompts with its characters and its share of all of them, the largest first."""
-    whole = sum(each.chars for each in sizes)
+    """Each part of the prompts with its tokens and its share of all of them, the largest first."""
+    whole = sum(each.tokens for each in sizes)
     rows = [
         _sum(
             PromptPartTotals,
             group,
             part=part,
-            share=round(sum(each.chars for each in group) / whole, 4) if whole else 0.0,
+            tokens=sum(each.tokens for each in group),
+            share=round(sum(each.tokens for each in group) / whole, 4) if whole else 0.0,
             entries=[
-                _sum(CharsOfEntry, [each], kind=each.kind.value, name=each.name)
-                for each in sorted(group, key=lambda each: -each.chars)
+                PromptOfEntry(kind=each.kind.value, name=each.name, runs=each.runs, tokens=each.tokens)
+                for each in sorted(group, key=lambda each: -each.tokens)
             ],
         )
         for part, group in _grouped(sizes, lambda each: each.part)
     ]
-    return sorted(rows, key=lambda each: -each.chars)
+    return sorted(rows, key=lambda each: -each.tokens)
 
 
 def _time_totals(counts: list[QuarterCount], since: datetime, until: datetime, zone: ZoneInfo) -> list[TimeStepTotals]:

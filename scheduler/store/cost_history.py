@@ -51,7 +51,7 @@ group by kind, name, trigger, sender
 """
 
 PROMPTS = """
-select kind || '', name || '', part.key as part, count(*) as runs, sum(cast(part.value as bigint)) as chars
+select kind || '', name || '', part.key as part, count(*) as runs, sum(cast(part.value as bigint)) as tokens
 from run, json_each(run.prompt_parts) as part
 where state = 'closed' and finished_at >= ? and finished_at < ? and outcome <> 'skipped' and run.prompt_parts is not null
 group by 1, 2, 3
@@ -141,13 +141,13 @@ class CauseCost:
 
 @dataclass(frozen=True, slots=True)
 class PromptPartSize:
-    """How many characters one part had in the prompts of one entry, and in how many runs."""
+    """About how many tokens one part had in the prompts of one entry, and in how many runs."""
 
     kind: Kind
     name: str
     part: str
     runs: int
-    chars: int
+    tokens: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ run_history.py, and heartbeatd/answers.py.
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
@@ -561,3 +562,12 @@ def m042_problems_are_counted_where_they_are(db: Any) -> None:
     db.conn.execute("alter table entry drop column conditions")
     db.conn.execute("create index problem_not_over on problem (kind, name, part) where over_at is null")
     db.conn.execute("create index problem_notice_not_over on problem_notice (problem_id) where kind <> 'over'")
+
+
+@migrations()
+def m043_prompts_are_measured_in_tokens(db: Any) -> None:
+    """The sizes of the parts of prompts were characters. Three of them count as a token, as in most texts."""
+    found = db.conn.execute("select id, prompt_parts from run where prompt_parts is not null").fetchall()
+    for run, parts in found:
+        sizes = {name: -(-size // 3) for name, size in json.loads(parts).items()}
+        db.conn.execute("update run set prompt_parts = ? where id = ?", (json.dumps(sizes), run))

@@ -237,7 +237,9 @@ def read_run(db: sqlite3.Connection, row: sqlite3.Row) -> RunRecord:
         tokens=_token_counts(json.loads(row["tokens"] or "{}")),
         models=_usage_by_model(row),
         charged=_charged_amounts(row),
-        prompt_parts=[PromptPartSize(name=name, chars=chars) for name, chars in json.loads(row["prompt_parts"] or "{}").items()],
+        prompt_parts=[
+            PromptPartSize(name=name, tokens=tokens) for name, tokens in json.loads(row["prompt_parts"] or "{}").items()
+        ],
         left_out=json.loads(row["left_out"] or "[]"),
         findings=[RunFinding.model_validate(each) for each in json.loads(row["findings"] or "[]")],
         precheck=_read_precheck(row),

@@ -221,7 +221,7 @@ def test_a_run_is_shown_in_full_without_control_characters(store: Store, state: 
     lines = printed(capsys, state, "show", "1")
     assert "name       agent/ops" in lines
     assert "result     alert" in lines
-    assert "prompt     checklist 12" in lines
+    assert "prompt     checklist 12 tokens" in lines
     assert "error      a b" in lines
     assert lines[-2:] == ["disk full", "\\x1b]0;owned\\x07"]
 

@@ -129,12 +129,12 @@ def test_the_report_shows_what_fills_the_prompts_and_of_whom(store: Store) -> No
     add_run(store, MIDDLE, name="lab", prompt_parts=json.dumps({"checklist": 1000}))
     add_run(store, MIDDLE, "skipped", name="big", reason="prompt_too_large", prompt_parts=json.dumps({"checklist": 10**6}))
     data = report_of_week(store)
-    assert columns(data["prompt"], "part", "runs", "chars", "share") == [
+    assert columns(data["prompt"], "part", "runs", "tokens", "share") == [
         ("context:SOUL.md", 1, 2900, 0.725),
         ("checklist", 2, 1100, 0.275),
     ]
-    assert columns(data["prompt"][1]["entries"], "name", "chars") == [("lab", 1000), ("ops", 100)]
-    assert "checklist           2        1.1k    28%      550  agent/lab" in text_of(store)
+    assert columns(data["prompt"][1]["entries"], "name", "tokens") == [("lab", 1000), ("ops", 100)]
+    assert "checklist           2    1.1k    28%      550  agent/lab" in text_of(store)
 
 
 def test_the_report_shows_the_share_of_the_cache(store: Store) -> None:

@@ -241,11 +241,11 @@ NAME            MODEL             CALLS  TOKENS IN  CACHED   OUT   SPENT
 agent/research  claude-sonnet-5     120        12m       -  4.8k  $34.83
 agent/ops       claude-haiku-5-5    840       2.5m       -   34k   $2.52
 
-PROMPT        RUNS  CHARACTERS  SHARE  PER RUN  MOST IN
-instructions   960        636k    86%      663  agent/ops
-time           960         61k     8%       63  agent/ops
-last run       960         28k     4%       29  agent/ops
-checklist      960         16k     2%       17  agent/ops
+PROMPT        RUNS  TOKENS  SHARE  PER RUN  MOST IN
+instructions   960    212k    86%      221  agent/ops
+time           960     21k     8%       21  agent/ops
+last run       960    9.6k     4%       10  agent/ops
+checklist      960    5.8k     2%        6  agent/ops
 
 SKIPPED       TIMES  ENTRIES
 active_hours    594  agent/ops

@@ -371,7 +371,7 @@ def test_a_prompt_that_is_too_large_is_not_sent_and_its_parts_are_recorded(make_
     world = make_world(agent(max_input_tokens="1k", checklist=checklist_key("- " + "look " * 600)))
     world.run(minutes=5)
     assert world.history() == ["03-02 08:00 interval skipped prompt_too_large"]
-    assert {part["name"]: part["chars"] for part in world.records()[0]["prompt_parts"]}["checklist"] > 3000
+    assert {part["name"]: part["tokens"] for part in world.records()[0]["prompt_parts"]}["checklist"] > 1000
     world.reload(agent(max_input_tokens="2k", checklist=checklist_key("- " + "look " * 600)))
     world.run(minutes=30)
     assert world.history()[1:] == ["03-02 08:30 interval ok heartbeat_ok"]

@@ -131,9 +131,9 @@ def test_the_messages_of_a_kept_session_are_a_part_of_the_prompt(make_world: Mak
     with Server([completions.text_answer("The disk is full.")] * 2) as server:
         world = make_world(model_agent(server.url, "unlimited", isolated_session="false"))
         world.run(hours=1, minutes=1)
-    first, second = ({part["name"]: part["chars"] for part in row["prompt_parts"]} for row in world.records("ops"))
+    first, second = ({part["name"]: part["tokens"] for part in row["prompt_parts"]} for row in world.records("ops"))
     assert "session" not in first
-    assert second["session"] > len("The disk is full.")
+    assert second["session"] > first["checklist"]
 
 
 def test_the_share_of_each_agent_in_the_common_budget_is_its_actual_usage(make_world: MakeWorld) -> None:

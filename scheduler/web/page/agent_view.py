@@ -278,9 +278,9 @@ def shown_run(run: RunRecord) -> ShownRun:
     outcome = run.outcome or run.state
     cause = slot_history.cause_of_run(run.state, outcome, run.reason, run.suppression, run.delivery.state)
     begin, end = run.started_at, run.finished_at
-    whole = sum(part.chars for part in run.prompt_parts)
+    whole = sum(part.tokens for part in run.prompt_parts)
     parts = tuple(
-        (prompt_part_text(part.name), part.chars, round(100 * part.chars / whole) if whole else 0) for part in run.prompt_parts
+        (prompt_part_text(part.name), part.tokens, round(100 * part.tokens / whole) if whole else 0) for part in run.prompt_parts
     )
     return ShownRun(run, colour_of_level(cause.level), cause.text, end - begin if begin and end else None, parts)
 
