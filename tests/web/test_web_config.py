@@ -400,8 +400,8 @@ def test_what_protects_an_agent_is_not_removed_with_the_map_around_it(tmp_path: 
         {"agents": {"ops": {"heartbeat": "x"}}},
         {"agents": {"ops": {"heartbeat": {"precheck": None}}}},
         {"defaults": None},
-        {"defaults": {"agent": None}},
-        {"defaults": {"agent": {"heartbeat": []}}},
+        {"defaults": {"heartbeat": None}},
+        {"defaults": {"heartbeat": []}},
     ]
     with WebDaemon(tmp_path, text) as daemon:
         for change in changes:
