@@ -70,6 +70,7 @@ def test_a_day_of_replies(chat: Chat) -> None:
     assert world.problem("disk").over_at == world.clock.now
     assert len(world.calls) == begun
     assert say(chat, "done", 0) == "this message is about no open problem"
+    assert say(chat, "later 91d", 0) == "write a time within the next 90 days"
 
 
 def test_a_problem_that_is_over_is_not_sent_again(chat: Chat) -> None:
@@ -281,6 +282,7 @@ NOW = utc("2026-03-27 15:00")  # a Friday, 16:00 in Riga is 17:00; the clocks go
         ("sunday 9", "2026-03-29 06:00"),
         ("fri 8", "2026-04-03 05:00"),
         ("18:00", "2026-03-27 16:00"),
+        ("17:00", "2026-03-28 15:00"),
         ("at 8:00", "2026-03-28 06:00"),
         ("9", None),
         ("thur 9", "2026-04-02 06:00"),
