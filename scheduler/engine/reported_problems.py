@@ -19,6 +19,7 @@ from scheduler.model.entry import Claim
 from scheduler.model.outcome import ANSWERED, FAILURES, AttemptResult, Kind, Skip, Suppression, Trigger
 from scheduler.model.problem import NEWS, Effect, EndedBy, Evidence, Problem
 from scheduler.model.settings import Target
+from scheduler.model.timestamps import MILLISECOND
 from scheduler.store import entries, outbox, problems
 from scheduler.store.transaction import Transaction
 
@@ -68,7 +69,7 @@ class ReportUpdate:
     @property
     def needs_confirmation(self) -> bool:
         """Whether the agent mentions a problem whose lines are gone, so that it opens again if the next run mentions it, too."""
-        return any(each.ended_by is EndedBy.GONE and not each.evidence.missed for each in self.changed)
+        return any(each.ended_by is EndedBy.GONE and each.is_mentioned_since for each in self.changed)
 
 
 def plan_update(
@@ -347,7 +348,7 @@ class _Tracker:
         said = f"{finding.label}\n{finding.text}"
         senders = self.senders - {problems.sender_of_job(job) for job in self.failed_jobs}
         has_evidence = bool(subject.line or senders) or any(has_job_name(said, job) for job in self.look.jobs)
-        return gone is not None and gone.evidence.missed > 0 and not has_evidence
+        return gone is not None and not gone.is_mentioned_since and not has_evidence
 
     def _gone_problem(self, finding: findings.Finding) -> Problem | None:
         """The problem with the key of a finding that ended within a day, because its lines were gone."""
@@ -358,8 +359,8 @@ class _Tracker:
     def _leave_out(self, finding: findings.Finding) -> None:
         """Open no problem. If the finding names one whose lines are gone, the next run that mentions it opens it."""
         gone = self._gone_problem(finding)
-        if gone is not None:
-            self._keep(replace(gone, evidence=replace(gone.evidence, missed=0)))
+        if gone is not None and gone.over_at is not None and not gone.is_mentioned_since:
+            self._keep(replace(gone, last_seen_at=max(self.now, gone.over_at + MILLISECOND)))  # the clock may have been set back
         self._note(finding.key, finding, Effect.UNCONFIRMED)
 
     def _found(self, before: Problem | None, key: str, severity: Severity, text: str) -> Problem:

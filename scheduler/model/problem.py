@@ -184,9 +184,9 @@ class Evidence:
 
     `label` is the key as the agent wrote it, and `aliases` are other keys that it has used. `missed` counts the answers in a row
     that did not mention the problem, and `wrongly_closed` how often it was mentioned again soon after it had been closed for that
-    reason. It is over when the `lines` of the precheck's output are gone, or when the failed `jobs` work again. `missed` is 0
-    if the agent has mentioned it since. `senders` are the senders of wakes that came with it, or `NEWS`: without any of them, an
-    answer without it does not mean that it is over. `has_returned`: this run has opened it again, with the same line as before.
+    reason. It is over when the `lines` of the precheck's output are gone, or when the failed `jobs` work again. `senders` are the
+    senders of wakes that came with it, or `NEWS`: without any of them, an answer without it does not mean that it is over.
+    `has_returned`: this run has opened it again, with the same line as before.
     """
 
     label: str = ""
@@ -262,6 +262,11 @@ class Problem:
     def is_settled(self) -> bool:
         """Whether it is over, and each recipient that was notified of it knows that, or need not know."""
         return self.over_at is not None and all(last.is_settled for last in self.notices.values())
+
+    @property
+    def is_mentioned_since(self) -> bool:
+        """Whether it is over, and its agent has mentioned it in a later run."""
+        return self.over_at is not None and self.last_seen_at > self.over_at
 
     @property
     def is_acknowledged(self) -> bool:
