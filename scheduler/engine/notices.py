@@ -89,7 +89,8 @@ def failure_says(result: AttemptResult) -> str:
     """Why a run failed or was not started: the class of the error, its explanation, and the error."""
     why = result.reason.says if isinstance(result.reason, Skip) else None
     how = "interrupted" if result.outcome is Outcome.ABANDONED else ""
-    return ": ".join(part for part in (how, result.reason, why, _shorten(result.error or "")) if part)
+    error, reason = _shorten(result.error or ""), str(result.reason or "")
+    return ": ".join(filter(None, (how, "" if error.startswith(reason) else reason, why, error)))  # "exit code 1" has its reason
 
 
 def job_output(claim: Claim, result: AttemptResult) -> str:

@@ -150,7 +150,7 @@ def test_a_message_that_waits_for_over_ten_minutes_and_a_provider_that_is_not_ca
 def test_the_warning_about_an_old_sqlite_has_advice_to_avoid_its_bug() -> None:
     text = installation_checks.check_sqlite((3, 40, 1)).text
     assert "normal use is safe" in text
-    assert "copy it only with `.backup`" in text
+    assert "copy it only with `heartbeatd database backup`" in text
 
 
 def test_the_findings_fit_into_eighty_columns(config: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -27,7 +27,7 @@ cron:
 """
 JOB_LINES = [
     "p2       cron/backup  failed    warning   03-02 08:30  open",
-    "    exit: exit code 2: tape 1 torn",
+    "    exit code 2: tape 1 torn",
     "    delivered to phone 03-02 08:30",
 ]
 
@@ -68,7 +68,7 @@ def subjects(command: Command, *words: str) -> list[tuple[str | None, str, str]]
 
 def test_the_number_in_a_message_is_explained(world: World, command: Command) -> None:
     texts = [text.splitlines()[0] for _, who, text in world.delivered if who == "backup"]
-    assert texts == ["warning  cron/backup failed: exit: exit code 2: tape 1 torn (since 2026-03-02 08:30 UTC)   p2"]
+    assert texts == ["warning  cron/backup failed: exit code 2: tape 1 torn (since 2026-03-02 08:30 UTC)   p2"]
     title = "PROBLEM  SUBJECT      KEY     SEVERITY  SINCE        STATE"
     assert command("p2") == [title, *(line.replace("failed    ", "failed  ") for line in JOB_LINES), "times in UTC"]
 

@@ -168,8 +168,8 @@ def test_a_failure_can_be_closed_and_opens_again_when_it_goes_on(make_world: Mak
     world.request(VerbRequest(CloseProblem(), world.problem("failed").id))
     world.run(hours=2)
     assert [text.partition(" (")[0].splitlines()[0] for text in sent(world)] == [
-        "warning  ops failed: exit: exit code 1",
-        "warning  ops failed: exit: exit code 1",
+        "warning  ops failed: exit code 1",
+        "warning  ops failed: exit code 1",
         "over     ops failed: after 30m   p1",
     ]
 

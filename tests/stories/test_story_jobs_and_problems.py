@@ -78,7 +78,7 @@ def held_back(world: World) -> list[dict[str, Any]]:
 
 REPORT = "[job:nightly-backup] The backup failed: no space left."
 NIGHT = "2026-03-02 00:00"
-FAILURE = "warning  cron/nightly-backup failed: exit: exit code 1 (since 2026-03-02 03:00 UTC)   p1"
+FAILURE = "warning  cron/nightly-backup failed: exit code 1 (since 2026-03-02 03:00 UTC)   p1"
 
 
 def test_the_example_of_the_readme_is_one_message_at_the_start_of_the_active_hours(make_world: MakeWorld) -> None:
@@ -405,7 +405,7 @@ def test_of_two_failed_jobs_the_one_that_the_agent_leaves_out_is_notified(make_w
     world.run_until("2026-03-02 08:20")
     assert sorted(sent(world)) == [
         f"03-02 08:00 {answer}",
-        "03-02 08:00 warning  cron/nightly-certs failed: exit: exit code 1 (since 2026-03-02 03:00 UTC)   p2",
+        "03-02 08:00 warning  cron/nightly-certs failed: exit code 1 (since 2026-03-02 03:00 UTC)   p2",
     ]
 
 
@@ -429,7 +429,7 @@ def test_a_second_failure_with_the_same_answer_without_keys_is_notified(make_wor
     first, recovery, second = [text for _, _, text in world.delivered]
     assert first == "The backup failed."
     assert recovery.startswith("over     cron/nightly-backup failed: after 20m   p1")
-    assert second.startswith("warning  cron/nightly-backup failed: exit: exit code 1 (since 2026-03-02 01:40 UTC)   p1")
+    assert second.startswith("warning  cron/nightly-backup failed: exit code 1 (since 2026-03-02 01:40 UTC)   p1")
 
 
 @pytest.mark.parametrize("severity", ["", "!"])
@@ -462,7 +462,7 @@ def test_a_word_that_contains_a_part_of_a_jobs_name_is_no_report_of_its_failure(
     world.run_until("2026-03-02 08:20")
     assert sorted(sent(world)) == [
         f"03-02 08:00 {answer}",
-        "03-02 08:00 warning  cron/log-rotate failed: exit: exit code 1 (since 2026-03-02 03:00 UTC)   p1",
+        "03-02 08:00 warning  cron/log-rotate failed: exit code 1 (since 2026-03-02 03:00 UTC)   p1",
     ]
 
 
@@ -475,7 +475,7 @@ def test_a_line_that_shares_a_word_with_a_failed_job_is_no_report_of_it_and_does
     world.run_until("2026-03-04 12:00")
     assert sent(world) == [
         "03-02 08:00 [backup:wiki] The backup of wiki is old.",
-        "03-03 08:00 warning  cron/nightly-backup failed: exit: exit code 1 (since 2026-03-03 03:00 UTC)   p2",
+        "03-03 08:00 warning  cron/nightly-backup failed: exit code 1 (since 2026-03-03 03:00 UTC)   p2",
         "03-04 03:00 over     cron/nightly-backup failed: after 1d   p2",
     ]
 
@@ -497,7 +497,7 @@ def test_a_problem_whose_lines_are_gone_is_no_report_of_a_failed_job_that_shares
     assert sent(world) == [
         f"03-02 08:00 {report}",
         "03-02 18:30 [backup:wiki] over after 10h30m, its lines are gone",
-        "03-03 08:00 warning  cron/nightly-backup failed: exit: exit code 1 (since 2026-03-03 03:00 UTC)   p2",
+        "03-03 08:00 warning  cron/nightly-backup failed: exit code 1 (since 2026-03-03 03:00 UTC)   p2",
         "03-04 03:00 over     cron/nightly-backup failed: after 1d   p2",
     ]
 
@@ -575,7 +575,7 @@ def test_a_job_that_no_longer_wakes_the_agent_is_reminded_of_where_nobody_is_rem
     deliver = world.send
 
     def send(outgoing: Delivery) -> Any:
-        if "nightly-backup failed: exit: exit code 1 (reminder, " in outgoing.message.text:
+        if "nightly-backup failed: exit code 1 (reminder, " in outgoing.message.text:
             reminders.append(outgoing.channel.name)
         return deliver(outgoing)
 
@@ -686,7 +686,7 @@ def test_a_word_in_the_names_of_two_failed_jobs_is_no_report_of_either(make_worl
     world.run_until("2026-03-02 12:00")
     assert sorted(sent(world)) == [
         "03-02 08:00 [backup] The nightly backup failed.",
-        "03-02 08:00 warning  cron/nightly-sync failed: exit: exit code 1 (since 2026-03-02 03:00 UTC)   p2",
+        "03-02 08:00 warning  cron/nightly-sync failed: exit code 1 (since 2026-03-02 03:00 UTC)   p2",
     ]
 
 

@@ -78,7 +78,7 @@ def test_the_same_failure_with_changing_numbers_is_reported_once_with_reminders(
     assert sum(row["outcome"] == "failed" for row in world.records()) == 48
 
     def numbers(count: int) -> str:
-        return f"exit: exit code 1: disk {count * 3 % 100} % full, {count} errors at 0x{count}"
+        return f"exit code 1: disk {count * 3 % 100} % full, {count} errors at 0x{count}"
 
     assert message_lines(world) == [
         f"03-02 08:30 warning  ops failed: {numbers(2)} (2 times in a row since 2026-03-02 08:00 UTC)   p1",
@@ -93,7 +93,7 @@ def test_a_notification_has_the_error_and_the_command_for_details(make_world: Ma
     world = make_world(agent(retries="0"))
     fail_until(world, "2026-03-02 08:31", lambda count: "no space left on device")
     assert world.delivered[0][2].splitlines() == [
-        "warning  ops failed: exit: exit code 1: no space left on device (2 times in a row since 2026-03-02 08:00 UTC)   p1",
+        "warning  ops failed: exit code 1: no space left on device (2 times in a row since 2026-03-02 08:00 UTC)   p1",
         "More: heartbeatd show 2",
     ]
 
@@ -109,9 +109,9 @@ def test_a_different_error_is_reported_at_once_and_only_once(make_world: MakeWor
     world = make_world(agent(retries="0"))
     fail_until(world, "2026-03-02 12:00", lambda count: "no network" if count < 4 or count % 2 else "no space left")
     assert message_lines(world) == [
-        "03-02 08:30 warning  ops failed: exit: exit code 1: no network (2 times in a row since 2026-03-02 08:00 UTC)   p1",
+        "03-02 08:30 warning  ops failed: exit code 1: no network (2 times in a row since 2026-03-02 08:00 UTC)   p1",
         (
-            "03-02 09:30 warning  ops failed: exit: exit code 1: no space left"
+            "03-02 09:30 warning  ops failed: exit code 1: no space left"
             " (another error, 4 times in a row since 2026-03-02 08:00 UTC)   p1"
         ),
     ]
@@ -148,7 +148,7 @@ def test_a_recovery_resets_the_failure_count(make_world: MakeWorld) -> None:
     assert message_lines(world) == []
     fail_until(world, "2026-03-02 10:31", lambda count: "no")
     assert message_lines(world) == [
-        "03-02 10:30 warning  ops failed: exit: exit code 1: no (3 times in a row since 2026-03-02 09:30 UTC)   p2"
+        "03-02 10:30 warning  ops failed: exit code 1: no (3 times in a row since 2026-03-02 09:30 UTC)   p2"
     ]
 
 
@@ -200,12 +200,12 @@ def test_a_failed_job_is_reported_once_with_its_output(make_world: MakeWorld) ->
         (
             "08:30",
             (
-                "warning  cron/measure failed: exit: exit code 2: tape 1 torn (since 2026-03-02 08:30 UTC)   p1\n"
+                "warning  cron/measure failed: exit code 2: tape 1 torn (since 2026-03-02 08:30 UTC)   p1\n"
                 "Output: wrote 17 files\nMore: heartbeatd show 1"
             ),
         ),
         ("10:00", "well"),
-        ("10:00", "over     cron/measure failed: after 1h30m   p1\nIt was: exit: exit code 2: tape 1 torn"),
+        ("10:00", "over     cron/measure failed: after 1h30m   p1\nIt was: exit code 2: tape 1 torn"),
     ]
 
 
@@ -281,7 +281,7 @@ def test_the_notification_of_a_failed_program_has_what_it_printed(make_world: Ma
     )
     world.run(minutes=31)
     text = world.delivered[0][2]
-    assert "exit: exit code 1: " in text
+    assert "exit code 1: " in text
     assert "standard output: session limit, resets 3pm" in text
 
 
@@ -453,7 +453,7 @@ def test_failures_are_not_reported_on_a_dead_channel(make_world: MakeWorld) -> N
     world.send = channels_answering({"hook": REFUSED}, sent)
     world.scripts["ops"] = lambda call: "ALERT: now" if len(world.calls) == 1 else 1
     world.run_until("2026-03-02 09:05")
-    failed = "warning  ops failed: exit: exit code 1 (2 times in a row since 2026-03-02 08:30 UTC)   p2"
+    failed = "warning  ops failed: exit code 1 (2 times in a row since 2026-03-02 08:30 UTC)   p2"
     assert sent[1:] == [("other", failed)]
 
 
@@ -682,7 +682,7 @@ def test_a_notification_is_retried_like_any_message(make_world: MakeWorld, phone
     phone.script = [trouble]
     world.run(hours=2)
     assert [text.splitlines()[0] for text in phone.texts] == [
-        "warning  ops failed: exit: exit code 1 (since 2026-03-02 08:00 UTC)   p1"
+        "warning  ops failed: exit code 1 (since 2026-03-02 08:00 UTC)   p1"
     ]
 
 
@@ -817,7 +817,7 @@ def test_a_precheck_that_starts_failing_when_the_agent_recovers_is_a_new_problem
     world.scripts["ops"] = lambda call: process_result(1, "boom") if len(world.calls) < 3 else "HEARTBEAT_OK"
     world.run(minutes=95)
     assert message_lines(world) == [
-        "03-02 08:30 warning  ops failed: exit: exit code 1: boom (2 times in a row since 2026-03-02 08:00 UTC)   p1",
+        "03-02 08:30 warning  ops failed: exit code 1: boom (2 times in a row since 2026-03-02 08:00 UTC)   p1",
         "03-02 09:00 over     ops failed: after 1h   p1",
         (
             "03-02 09:30 warning  ops precheck: precheck_failed: the precheck failed: exit code 3"
@@ -832,7 +832,7 @@ def test_a_failed_run_after_a_failed_precheck_is_reported_with_its_own_error(mak
     world.scripts["ops"] = lambda call: process_result(1, "boom")
     world.run(minutes=31)
     assert message_lines(world) == [
-        "03-02 08:30 warning  ops failed: exit: exit code 1: boom (2 times in a row since 2026-03-02 08:00 UTC)   p1"
+        "03-02 08:30 warning  ops failed: exit code 1: boom (2 times in a row since 2026-03-02 08:00 UTC)   p1"
     ]
     assert metrics.series("precheck_failures_total") == {"precheck_failures_total{ops}": 2}
 

@@ -37,9 +37,9 @@ def test_a_day_of_an_agent_that_fails_until_somebody_repairs_it(make_world: Make
     world.run(hours=6)
     assert len(world.calls) == 10
     assert first_lines(world) == [
-        "03-02 06:30 warning  ops failed: exit: exit code 1 (2 times in a row since 2026-03-02 06:00 UTC)   p1",
+        "03-02 06:30 warning  ops failed: exit code 1 (2 times in a row since 2026-03-02 06:00 UTC)   p1",
         (
-            "03-02 10:30 warning  ops paused: no run starts after 10 failures in a row until it is resumed: exit: exit code 1"
+            "03-02 10:30 warning  ops paused: no run starts after 10 failures in a row until it is resumed: exit code 1"
             " (since 2026-03-02 10:30 UTC)   p2"
         ),
     ]
@@ -135,7 +135,7 @@ def test_a_paused_job_is_reported_although_a_woken_agent_reports_its_failure(mak
     assert [line[6:] for line in first_lines(world)] == [
         "09:00 warning  ops job:measure: it fails (since 2026-03-02 09:00 UTC)   p2",
         (
-            "10:00 warning  cron/measure paused: no run starts after 2 failures in a row until it is resumed: exit: exit code 1"
+            "10:00 warning  cron/measure paused: no run starts after 2 failures in a row until it is resumed: exit code 1"
             " (since 2026-03-02 10:00 UTC)   p3"
         ),
     ]

@@ -91,7 +91,7 @@ def test_a_day_and_a_night(make_world: MakeWorld) -> None:
         "02:00 over     ops disk:/var: after 3h, no longer mentioned   p1",
         "It was: 93 %",
         "",
-        "02:00 warning  cron/backup failed: exit: exit code 1 (since 2026-03-03 02:00 UTC)   p2",
+        "02:00 warning  cron/backup failed: exit code 1 (since 2026-03-03 02:00 UTC)   p2",
         "More: heartbeatd show 15",
     ]
     assert not list(list_messages(db))
