@@ -268,7 +268,9 @@ def test_the_end_of_a_job_is_sent_once_while_the_agent_that_reported_it_is_muted
     scripts["ops"] = answers("HEARTBEAT_OK")
     mute(world, hours=1)
     world.run(hours=2)
-    assert [text for text in sent(world)[1:] if text != "done"] == ["over     cron/backup failed: after 1h   p2\nIt was: exit code 3"]
+    assert [text for text in sent(world)[1:] if text != "done"] == [
+        "over     cron/backup failed: after 1h   p2\nIt was: exit code 3"
+    ]
 
 
 # --- until something changes --------------------------------------------------------------------------------------------
