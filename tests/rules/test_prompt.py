@@ -45,7 +45,7 @@ def test_the_parts_are_in_order_with_their_sizes() -> None:
     prompt = compose_prompt(FULL, OPS)
     names = ["contract", "context:SOUL.md", "time", "last_beat", "failures", "wakes", "checklist"]
     assert list(prompt.part_sizes) == names
-    assert all(size == len(part(prompt, name)) > 0 for name, size in prompt.part_sizes.items())
+    assert all(size == estimate_tokens(part(prompt, name)) > 0 for name, size in prompt.part_sizes.items())
     assert prompt.text == "\n\n".join(part.text for part in prompt.parts) + "\n"
 
 

@@ -85,7 +85,7 @@ def test_a_failing_prompt_is_retried_as_configured_and_then_reported(make_world:
     (row,) = world.records("digest")
     assert (row["outcome"], row["reason"], row["attempt"]) == ("failed", "exit", 2)
     (text,) = [text for _, _, text in world.delivered]
-    assert text.startswith(f"warning  cron/digest failed: exit: {row['error']} (since ")
+    assert text.startswith(f"warning  cron/digest failed: {row['error']} (since ")
     assert "no luck" in row["error"]
 
 

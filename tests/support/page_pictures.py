@@ -49,6 +49,7 @@ VIEWS = {
 
 def main(names: list[str]) -> None:
     target = Path(os.environ.get("ALL", TARGET))
+    os.environ["PATH"] = "/usr/local/bin:/usr/bin:/bin"  # Doctor shows it
     pictures = PICTURES
     if "ALL" in os.environ:
         screens = [(more, view, width, scheme) for more in (0, MANY) for view in VIEWS for width, scheme in SCREENS]
