@@ -235,7 +235,7 @@ class Look:
     def _best_evidence(self, finding: Finding, known: OpenProblem | None) -> Line | str | None:
         """The line, or the failed job, whose words are shared most, weighted by how few have them.
 
-        Among equals the text decides, then the key, and then which has fewer other words.
+        Among equals the text decides, then the figures, then the key, and then which has fewer other words.
         """
         evidence: list[tuple[Line | str, frozenset[str]]] = [(line, line.words) for line in self.lines or ()]
         evidence += [(job, words_of(f"job {job} failed")) for job in sorted(self.jobs)]
@@ -243,11 +243,13 @@ class Look:
             return None
         weights = _weights(each for _, each in evidence)
         words, text = finding_words(finding), words_of(finding.text)
-        best, most = None, (0.0, 0.0, False, 0.0)
+        figures = set(_FIGURES.findall(finding.text))
+        best, most = None, (0.0, 0.0, 0, False, 0.0)
         for each, own in evidence:
             shared, whole = _weight_of(words & own, weights), _weight_of(own, weights)
             is_known = known is not None and isinstance(each, Line) and self.owners.get(each.place) == known
-            score = (shared, _weight_of(text & own, weights), is_known, shared / whole if whole else 0.0)
+            same = len(figures.intersection(_FIGURES.findall(each.text))) if isinstance(each, Line) else 0
+            score = (shared, _weight_of(text & own, weights), same, is_known, shared / whole if whole else 0.0)
             if shared and score > most:
                 best, most = each, score
         return best

@@ -55,7 +55,7 @@ BOTH = look(f"{VAR}\n{HOME}\n{NGINX}", problem("disk:/var", VAR), problem("web",
         (look(None, problem("disk:/var", text="/var is 90 % full")), "storage-1", "/var is 95 % full", "disk:/var"),
         (look(None, problem("nginx", text="down")), "postgres", "down", None),
         (look(None, problem("nginx", text="down"), problem("disk", text="full")), "nginx-x", "nginx is down", "nginx"),
-        (look("10.0.0.1 is down\n10.0.0.2 is down", problem("host", "10.0.0.1 is down")), "ping", "10.0.0.2 is down", "host"),
+        (look("10.0.0.1 is down\n10.0.0.2 is down", problem("host", "10.0.0.1 is down")), "ping", "10.0.0.2 is down", "10.0.0.2 is down"),
         (look("md0 is degraded\nmd1 is degraded", problem("raid", "md0 is degraded")), "raid", "md1 is degraded", "md1 is degraded"),
     ]
 )  # fmt: skip

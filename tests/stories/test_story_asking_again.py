@@ -93,6 +93,9 @@ DISK, WEB = ("disk:/var", "/var is 91 % full", "warning"), ("nginx", "nginx does
         # a generic key for two things
         ([f"{VAR}\n{HOME}"], [[("disk", "/var is full", "warning"), ("disk", "/home is full", "warning")]],
          ["[disk] /var is full", "[disk 2] /home is full"], 1),
+        # two lines that differ only in figures
+        (["port 12 is down\nport 24 is down"], [[("port-24", "port 24 has no link", "warning"), ("port-12", "port 12 has no link", "warning")]],
+         ["[port-24] port 24 has no link", "[port-12] port 12 has no link"], 1),
         # a line is forgotten in the first answer
         ([f"{VAR}\n{NGINX}"], [[DISK], [DISK, WEB]], ["[disk:/var] /var is 91 % full", "[nginx] nginx does not run"], 2),
         # a line is left out on purpose: it is asked for twice, and twice in the next run
