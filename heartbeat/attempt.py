@@ -184,8 +184,7 @@ class _Attempt:
     async def run(self) -> AttemptResult:
         """Make all checks, run the precheck, if there is one, and call the agent unless they show that there is nothing to do.
 
-        The output of the precheck counts as changed if the agent must be called because of `max_age`. If the folder in which
-        programs run cannot be created, the start of the program fails with a better error.
+        The output of the precheck counts as changed if the agent must be called because of `max_age`.
         """
         skipped = await self.check()
         if skipped is not None:
@@ -193,7 +192,7 @@ class _Attempt:
         check = self.agent.precheck
         runs_programs = self.resources.own_agent is None and (check or any(_runs_in_workspace(it) for it, _ in self.agent.called))
         if runs_programs and not self.has_workspace:
-            with suppress(OSError):
+            with suppress(OSError):  # the start of the program fails with a better error
                 await runners.offload(self.resources, partial(self.agent.workspace.mkdir, parents=True, exist_ok=True))
         call = self.call_alternatives if self.agent.fallbacks else self.compose_and_call
         if check is None:
@@ -288,7 +287,7 @@ class _Attempt:
         return await self.call_and_ask_again(facts, prompt, time_left)
 
     async def decide_and_call(self, decide: Decide, facts: PromptFacts, time_left: timedelta) -> AttemptResult:
-        """Let a model decide whether there is anything to do, and call the agent with its decision."""
+        """Call the agent only if a model decides that there is anything to do. Of heartbeats only: a task has no `decide`."""
         raise NotImplementedError
 
     def request(self, facts: PromptFacts, prompt: Prompt, time_left: timedelta) -> AgentRequest:

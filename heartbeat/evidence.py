@@ -248,8 +248,8 @@ class Look:
         for each, own in evidence:
             shared, whole = _weight_of(words & own, weights), _weight_of(own, weights)
             is_known = known is not None and isinstance(each, Line) and self.owners.get(each.place) == known
-            same = len(figures.intersection(_FIGURES.findall(each.text))) if isinstance(each, Line) else 0
-            score = (shared, _weight_of(text & own, weights), same, is_known, shared / whole if whole else 0.0)
+            shared_figures = len(figures.intersection(_FIGURES.findall(each.text))) if isinstance(each, Line) else 0
+            score = (shared, _weight_of(text & own, weights), shared_figures, is_known, shared / whole if whole else 0.0)
             if shared and score > most:
                 best, most = each, score
         return best

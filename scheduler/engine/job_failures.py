@@ -237,7 +237,7 @@ def end_reports_about(tick: Tick, job: str, claim: Claim) -> frozenset[Target]:
     """End the problems that agents report about a job, because it works again. Returns the targets that need no end of its own.
 
     A problem that only came with a wake of the job stays open. From now on it is over when the agent no longer mentions it. While
-    the agent is muted, the end of the job itself is sent, and the agent's is not sent later.
+    the agent is muted, the message that the job works again is sent for the job, and none for the agent after its mute.
     """
     tx, covered = tick.tx, set[Target]()
     own = [each for each in problems.problems_of(tx.db, Subject(Kind.CRON, job)) if each.is_open]

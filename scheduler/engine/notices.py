@@ -86,11 +86,11 @@ def _join_lines(*lines: str) -> str:
 
 
 def failure_says(result: AttemptResult) -> str:
-    """Why a run failed or was not started: the class of the error, its explanation, and the error."""
+    """Why a run failed or was not started: the class of the error if it does not begin with it, an explanation, and the error."""
     why = result.reason.says if isinstance(result.reason, Skip) else None
     how = "interrupted" if result.outcome is Outcome.ABANDONED else ""
     error, reason = _shorten(result.error or ""), str(result.reason or "")
-    return ": ".join(filter(None, (how, "" if error.startswith(reason) else reason, why, error)))  # "exit code 1" has its reason
+    return ": ".join(filter(None, (how, "" if error.startswith(reason) else reason, why, error)))
 
 
 def job_output(claim: Claim, result: AttemptResult) -> str:

@@ -44,11 +44,11 @@ REPEATED_SLOT_GRACE = timedelta(minutes=1)
 def slot_to_start(tick: Tick, entry: Entry, entry_row: EntryRow) -> tuple[EntryRow, datetime | None]:
     """The slot to run now, or None. All other slots that have passed are recorded as skipped.
 
-    1. Only the latest slot can run. The slots that the longer interval after failures leaves out are superseded.
-    2. It runs within its grace, not counting the time in which the concurrency limit was reached, if the active hours are open.
-       With `misfire: skip`, it does not run if it came due while the daemon was down or the machine asleep.
-    3. A woken run that started shortly before a slot of a heartbeat replaces it.
-    4. If no slot has passed, one may come due for the second time.
+    1. Only the latest slot can run. Slots within the backoff after failures are recorded as superseded.
+    2. The slot runs within its grace, not counting the time in which the concurrency limit was reached, if the active hours are
+       open. With `misfire: skip`, it does not run if it came due while the daemon was down or the machine asleep.
+    3. A slot of a heartbeat is superseded if a wake started a run less than `wake_gap` before it.
+    4. If no slot has passed, it may be one that the clock repeats, because it was set back.
     """
     entry_row = _skip_backed_off_slots(tick, entry_row)
     schedule, trigger = entry_row.schedule, entry_row.schedule.trigger
@@ -262,9 +262,9 @@ def with_next_due(tx: Transaction, entry_row: EntryRow) -> EntryRow:
 
 
 def due_while_run_is_open(entry_row: EntryRow, due_at: datetime | None) -> EntryRow:
-    """The row of an entry with an open run. It is due when the next attempt may start, or (None) not before the run ends.
+    """The row with its next slot, due at `due_at`: of an open run when its next attempt may start, None: not before it ends.
 
-    It gets its next slot. While no slot may run, none is expected to be answered, and afterwards the next one.
+    Its expected slot is the next one that must get an answer. There is none while the entry is paused or not active.
     """
     if entry_row.paused_until is not None or entry_row.state != "active":
         return entry_row._replace(slot=None, due_at=due_at, expected_at=None, expected_before=None)
@@ -294,7 +294,7 @@ def expect_slot_after(entry_row: EntryRow, slot: datetime) -> EntryRow:
 def count_slots(entry_row: EntryRow, slot: datetime, trigger: Trigger, result: AttemptResult) -> tuple[int, int]:
     """How many slots this result of a run answers and loses. Neither, if a wake has started the run.
 
-    An asynchronous run counts when its result arrives: if its own run was started by a slot. A run that a person cancelled is
+    An asynchronous run counts when its result arrives, if a slot started the run. A run that a person cancelled counts as
     neither. An answer that was cut counts as lost, because of what it leaves out.
     """
     is_good = result.outcome in ANSWERED and not result.truncated

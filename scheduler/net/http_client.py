@@ -355,7 +355,7 @@ class _Connector(aiohttp.TCPConnector):
     async def close(self, *, abort_ssl: bool = True) -> None:
         await super().close(abort_ssl=abort_ssl)
         for transport in self._open.values():
-            with suppress(AttributeError):  # of Python 3.11.2 (Debian 12), if the server has ended TLS before
+            with suppress(AttributeError):  # raised by Python 3.11.2 (Debian 12) if the server has already ended TLS
                 transport.abort()
         await asyncio.gather(*self._open, return_exceptions=True)
 

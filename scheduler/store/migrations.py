@@ -566,7 +566,7 @@ def m042_problems_are_counted_where_they_are(db: Any) -> None:
 
 @migrations()
 def m043_prompts_are_measured_in_tokens(db: Any) -> None:
-    """The sizes of the parts of prompts were characters. Three of them count as a token, as in most texts."""
+    """The sizes of the parts of prompts were characters. Three of them are a token, which is too few for other than ASCII."""
     found = db.conn.execute("select id, prompt_parts from run where prompt_parts is not null").fetchall()
     for run, parts in found:
         sizes = {name: -(-size // 3) for name, size in json.loads(parts).items()}

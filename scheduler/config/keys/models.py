@@ -60,7 +60,8 @@ def key(
     name secrets or addresses, or grant permissions, and a stolen token would be as powerful as a login on this machine.
 
     `applies_to` is the other key without which it has no effect, or several of which it needs one (`a or b`). `former` are
-    earlier names, which still work if the key is `problems`. `alias` is the name of the key, if the attribute cannot have it.
+    earlier names. Those of `problems` still work, others are errors that name the key. `alias` is the name of the key, if the
+    attribute cannot have it.
     """
     extra: dict[str, object] = {"x-else": unset} if unset else {"default": _as_written(default) if written is None else written}
     marks = {"x-section": section, "x-own": own, "x-file-only": file_only, "x-applies-to": applies_to}
@@ -927,6 +928,8 @@ class History(ConfigPart):
 
 
 class Defaults(Agent):
+    """What each agent inherits, and each job."""
+
     cron: Job = key(Job(), "For every job.")
 
 

@@ -123,6 +123,7 @@ def _explain_error(found: ErrorDetails, model: str, required: str = "") -> str:
     parts = models_at(found["loc"], model)
     name = next((str(step) for step in reversed(found["loc"]) if isinstance(step, str)), "")
     if kind == "extra_forbidden":
+        # `defaults` is checked by itself, so its errors have places relative to it.
         steps = ("defaults", *found["loc"]) if model == "Defaults" else found["loc"]
         return _explain_unknown_key(name, models_at(steps[:-1])[0], steps, required)
     words = re.findall(r"'([^']*)'", str(limits.get("expected", limits.get("expected_tags", ""))))
@@ -186,7 +187,7 @@ def _explain_unknown_key(name: str, model: Form, steps: Steps, required: str) ->
 
 
 def _maps_with_key(name: str, steps: Steps) -> list[str]:
-    """The maps that have this key: the shallowest of the section at `steps`, else of each section."""
+    """The maps that have this key: the shallowest of the section at `steps`, else of each section but `defaults`."""
     every = _maps_by_key()[name]
     sections = [home.split(".")[0] for home in every]
     if near := [home for home in every if home.split(".")[0] == steps[0]]:

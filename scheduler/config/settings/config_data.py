@@ -179,7 +179,7 @@ def _with_present_names(
 
 
 def agent_defaults(root: MarkedMap) -> MarkedMap:
-    """The values that agents inherit: `defaults` without those of jobs, and without unknown keys, which are reported once."""
+    """The values that agents inherit: `defaults` without `cron`, and without unknown keys, which its own check reports."""
     shared = map_at(root, "defaults")
     return MarkedMap({key: value for key, value in shared.items() if key in models.Agent.model_fields}, shared.marks)
 
