@@ -28,9 +28,10 @@ LONGEST = (
     "test_page_browser", "test_prometheus", "test_access",
 )  # fmt: skip
 
-# A shell starts `make test &` with SIGINT ignored. Daemons that tests interrupt would inherit that.
-if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+# A shell starts `make test &` with SIGINT ignored, and nohup ignores SIGHUP. Processes to which tests send them would inherit that.
+for ignored, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    if signal.getsignal(ignored) == signal.SIG_IGN:
+        signal.signal(ignored, usual)
 
 
 def pytest_configure(config: pytest.Config) -> None:
