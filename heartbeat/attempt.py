@@ -336,11 +336,10 @@ class _Attempt:
         A count takes a request of its own, so it is only worth it before a prompt is rejected because of its length, and not
         before a decision. 5 % are added, because the provider calls it an estimate.
         """
-        texts = prompt.text, *facts.messages
-        runner, tokens = self.agent.runner, self.limit.count(*texts)
+        runner, tokens = self.agent.runner, self.limit.count(prompt.text, *facts.messages)
         if self.fallback and self.given.has_budget and self.turns and isinstance(runner, ModelRunner):
             usage = TurnUsage(self.limit, self.turns, runner.max_output_tokens)
-            if not usage.fits(max_tokens(*texts)):
+            if not usage.fits(self.most_tokens(prompt)):
                 return f"not called, because the failed calls have left too little of its budget ({usage.describe_limit()})"
         if tokens <= self.limit.tokens:
             return None
@@ -351,9 +350,13 @@ class _Attempt:
         counted = ceil(counted * 1.05)
         return self.limit.describe(counted, by_provider=True) if counted > self.limit.tokens else None
 
+    def most_tokens(self, prompt: Prompt) -> int:
+        """An upper limit for the tokens of this prompt, with the messages before it."""
+        return max_tokens(prompt.text, *self.given.facts.messages)
+
     def exceeds_reservation(self, prompt: Prompt) -> bool:
         """Whether this prompt may need more tokens than a budget has reserved for it."""
-        return self.limit.reserved is not None and max_tokens(prompt.text, *self.given.facts.messages) > self.limit.reserved
+        return self.limit.reserved is not None and self.most_tokens(prompt) > self.limit.reserved
 
     def part_to_keep(self, prompt: Prompt, messages: Sequence[tuple[str, str]]) -> tuple[str, CachePlan]:
         """The part of a prompt that is the same in each run, and whether a provider keeps it.
@@ -366,7 +369,7 @@ class _Attempt:
         plan, reserved = NO_CACHE if self.fallback else self.given.cache, self.limit.reserved
         if plan.ttl is None:
             return static, plan
-        rest = max_tokens(prompt.text, *self.given.facts.messages) - max_tokens(static)
+        rest = self.most_tokens(prompt) - max_tokens(static)
         fits = reserved is None or max_tokens(static) * plan.write_ratio + rest <= reserved
         has_turns = isinstance(self.agent.runner, ModelRunner) and self.agent.runner.tools is not None and reserved is not None
         is_kept = len(static) >= LEAST_KEPT and fits and not (has_turns and plan.write_ratio > 1)
@@ -449,7 +452,7 @@ class _Attempt:
             if call.tokens is None:
                 return False
             usage.add(replace(call.tokens, input=call.tokens.input + ceil(call.tokens.cache_write_1h * more)))
-        return usage.fits(max_tokens(question.text, *self.given.facts.messages) + ceil(max_tokens(question.static_text) * more))
+        return usage.fits(self.most_tokens(question) + ceil(max_tokens(question.static_text) * more))
 
     def with_maximum(self, calls: tuple[Call, ...], request: AgentRequest, prompt: Prompt) -> tuple[Call, ...]:
         """The calls, each with the most that it can have used, if a fallback may be called in the same reservation."""
@@ -457,7 +460,7 @@ class _Attempt:
         if not isinstance(runner, ModelRunner):
             return calls
         kept = max_tokens(request.static) * (request.cache.write_ratio - 1) if request.cache.ttl else 0
-        size = max_tokens(prompt.text, *self.given.facts.messages) + ceil(max(kept, 0))
+        size = self.most_tokens(prompt) + ceil(max(kept, 0))
         most = Tokens(input=size, output=runner.max_output_tokens)
         return tuple(call if call.most or call.is_free else replace(call, most=most) for call in calls)
 

@@ -71,7 +71,7 @@ def _claim_new_run(tick: Tick, entry: Entry, before: EntryRow) -> Claim | None:
     due_at = run.slot + entry_row.schedule.offset
     _report_start(tx, claim, None if waker else (tick.now - due_at).total_seconds())
     last_slot = entry_row.last_slot if slot is None else slot
-    entries.change_entry(tx, before, planning.due_while_run_is_open(entry_row._replace(last_slot=last_slot), None))
+    entries.change_entry(tx, before, planning.with_due_at(entry_row._replace(last_slot=last_slot), None))
     if tick.lost_commits and _may_be_repetition(tick.lost_commits, claim):
         recovery.recover_lost_attempt(tick, claim, LOST_RECORD)
         return None
@@ -111,7 +111,7 @@ def _claim_next_attempt(tick: Tick, entry: Entry, entry_row: EntryRow, run: Open
             settle.give_up_waiting(tick, entry, entry_row, run, spent=has_time)
             return _claim_new_run(tick, entry, entries.get_entry(tx, *entry.key))
         again = runs.claim_next_attempt(tx, run, entry.model)
-    entries.change_entry(tx, entry_row, planning.due_while_run_is_open(entry_row, None))
+    entries.change_entry(tx, entry_row, planning.with_due_at(entry_row, None))
     if again is None:
         return None
     if again.has_not_begun:

@@ -57,7 +57,7 @@ def slot_to_start(tick: Tick, entry: Entry, entry_row: EntryRow) -> tuple[EntryR
     for begin, end in earlier:
         _record_span(tick, entry_row, begin, end, Skip.MISSED)
     passed = _record_span(tick, entry_row, after, before, None)
-    settled = entry_row._replace(settled_until=max(horizon, entry_row.settled_until))
+    settled = _settled_until(entry_row, horizon)
     if passed is None:
         return settled, _slot_of_repeated_time(tick.tx, entry_row, horizon)
     slot, due_at = passed.latest, passed.latest + schedule.offset
@@ -84,6 +84,11 @@ def _skip_backed_off_slots(tick: Tick, entry_row: EntryRow) -> EntryRow:
     return skip_passed_slots(tick, entry_row, min(tick.now, backed_off_until - MILLISECOND), Skip.SUPERSEDED)
 
 
+def _settled_until(entry_row: EntryRow, horizon: datetime) -> EntryRow:
+    """The row after all slots up to `horizon` have records. A clock that was set back does not undo what has them already."""
+    return entry_row._replace(settled_until=max(horizon, entry_row.settled_until))
+
+
 def _slot_of_repeated_time(tx: Transaction, entry_row: EntryRow, horizon: datetime) -> datetime | None:
     """The slot of a fixed interval that comes due for the second time, because the clock was set back over it.
 
@@ -103,7 +108,7 @@ def skip_passed_slots(tick: Tick, entry_row: EntryRow, until: datetime, reason: 
         _record_span(tick, entry_row, after, before, reason)
     if reason in EXCUSED_SKIPS:
         entry_row = expect_slot_after(entry_row, horizon)
-    return entry_row._replace(settled_until=max(horizon, entry_row.settled_until))
+    return _settled_until(entry_row, horizon)
 
 
 def record_passed_slots(tick: Tick, entry_row: EntryRow, reason: Skip) -> EntryRow:
@@ -195,7 +200,7 @@ def skip_paused_slots(tx: Transaction, entry_row: EntryRow, until: datetime) -> 
             count = sum(part.count for part in parts)
             detail = entry_row.pause_says if entry_row.paused_by else None
             slot_records.record_skip(tx, entry_row, schedule.trigger, Skip.PAUSED, first, count, detail)
-    return entry_row._replace(settled_until=max(horizon, entry_row.settled_until))
+    return _settled_until(entry_row, horizon)
 
 
 def end_pause_if_over(tick: Tick, entry_row: EntryRow) -> EntryRow:
@@ -256,13 +261,13 @@ def slot_comes_by(tick: Tick, entry_row: EntryRow, by: datetime) -> bool:
 
 def with_next_due(tx: Transaction, entry_row: EntryRow) -> EntryRow:
     """The row of an entry without an open run. It is due at its next slot, a wake's start, or the end of its pause."""
-    planned = due_while_run_is_open(entry_row, entry_row.pause_ends)
+    planned = with_due_at(entry_row, entry_row.pause_ends)
     times = (planned.slot_due_at, planned.due_at, wakes.next_start_at(tx, entry_row.kind, entry_row.name))
     return planned._replace(due_at=min(filter(None, times), default=None))
 
 
-def due_while_run_is_open(entry_row: EntryRow, due_at: datetime | None) -> EntryRow:
-    """The row with its next slot, due at `due_at`: of an open run when its next attempt may start, None: not before it ends.
+def with_due_at(entry_row: EntryRow, due_at: datetime | None) -> EntryRow:
+    """The row with its next slot, due at `due_at`: with an open run when its next attempt may start, None if it must end first.
 
     Its expected slot is the next one that must get an answer. There is none while the entry is paused or not active.
     """
@@ -335,7 +340,7 @@ def excuse_slots(tx: Transaction, since: datetime, until: datetime) -> None:
 def save_with_next_due(tx: Transaction, before: EntryRow, after: EntryRow) -> None:
     """Save an entry row with its next due time, whether or not it has an open run."""
     run = runs.find_open_run(tx.db, after.kind, after.name)
-    entries.change_entry(tx, before, due_while_run_is_open(after, run.not_before) if run else with_next_due(tx, after))
+    entries.change_entry(tx, before, with_due_at(after, run.not_before) if run else with_next_due(tx, after))
 
 
 def next_due_after(entry_row: EntryRow, slot: datetime) -> datetime | None:

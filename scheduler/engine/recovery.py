@@ -154,7 +154,7 @@ def _recover_run(tick: Tick, kind: Kind, name: str, run: OpenRun, how: _Interrup
     tick.tx.report(RunRecovered(run.id, kind, name, runs_again))
     if runs_again:
         runs.requeue_interrupted_run(tick.tx, run, crashed=how.is_crash)
-        entries.change_entry(tick.tx, entry_row, planning.due_while_run_is_open(entry_row, tick.now))
+        entries.change_entry(tick.tx, entry_row, planning.with_due_at(entry_row, tick.now))
         return
     reason, why = _why_not_again(run, how)
     message = f"{name} was interrupted: {why}" if kind is Kind.CRON else None  # only a person can check

@@ -131,7 +131,7 @@ def _wait_to_start(tick: Tick, entry_row: EntryRow, claim: Claim, why: Skip, det
     if why is Skip.BUSY and before.reason != why:
         tick.tx.report(LaneBusy(claim.run.id, entry.kind, entry.name, claim.run.slot, claim.run.trigger))
     if entry_row.state == "active" and planning.may_still_run(tick.tx, entry, entry_row, claim.run.slot):
-        entries.change_entry(tick.tx, entry_row, planning.due_while_run_is_open(entry_row, again_at))
+        entries.change_entry(tick.tx, entry_row, planning.with_due_at(entry_row, again_at))
     else:
         has_begun = before.outcome and not before.has_not_begun
         never_began = replace(before, outcome=Outcome.SKIPPED, reason=why, error=detail)
@@ -175,7 +175,7 @@ def _wait_for_retry(tx: Transaction, entry_row: EntryRow, claim: Claim, result: 
     if not runs.keep_run_for_retry(tx, claim, result, again_at):
         tx.report(StaleResultDropped(claim.run.id, entry.kind, entry.name))
         return
-    entries.change_entry(tx, entry_row, planning.due_while_run_is_open(entry_row, again_at))
+    entries.change_entry(tx, entry_row, planning.with_due_at(entry_row, again_at))
     tx.report(RetryPlanned(claim.run.id, entry.kind, entry.name, claim.run.attempt, result.reason, again_at, result.error))
 
 
