@@ -12,7 +12,7 @@ from hashlib import sha256
 from math import ceil
 from typing import Any, cast
 
-from heartbeat import checklist, findings, postcheck, precheck, verdict
+from heartbeat import checklist, findings, verdict
 from heartbeat.checklist import Selection
 from heartbeat.checklist_file import FileProblem, read_file, why_unreadable
 from heartbeat.checks import (
@@ -25,8 +25,8 @@ from heartbeat.checks import (
 )
 from heartbeat.decision import decision_prompt
 from heartbeat.evidence import Answers, Look, read_lines
-from heartbeat.postcheck import WorkPlace
-from heartbeat.precheck import PrecheckResult, PrecheckStatus
+from heartbeat.postcheck import WorkPlace, verify
+from heartbeat.precheck import PrecheckResult, PrecheckStatus, make_precheck
 from heartbeat.prompt import (
     NO_MEMORY,
     Memory,
@@ -84,8 +84,8 @@ NO_ANSWER_TEXT = "the model answered without any text"
 Elapsed = Callable[[], timedelta]
 """How long an attempt has been running."""
 
-Attempting = Coroutine[Any, Any, AttemptResult]
-"""An attempt that has not ended."""
+PendingResult = Coroutine[Any, Any, AttemptResult]
+"""An attempt to await, which returns its result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ class Task:
     postcheck: Postcheck | None = None
 
 
-def attempt(work: Heartbeat | Task, given: Given, resources: Resources, elapsed: Elapsed) -> Attempting:
+def attempt(work: Heartbeat | Task, given: Given, resources: Resources, elapsed: Elapsed) -> PendingResult:
     """Carry out one attempt of a heartbeat, or of a task. The agent is called only after all checks have passed.
 
     1. Read the checklist and check everything that is known without the agent.
@@ -140,13 +140,13 @@ def attempt(work: Heartbeat | Task, given: Given, resources: Resources, elapsed:
     return begun.run() if work.postcheck is None else begun.run_and_verify(work.postcheck)
 
 
-def finish_at_once(waiting: Attempting) -> AttemptResult:
+def finish_at_once(pending: PendingResult) -> AttemptResult:
     """The result of an attempt with an agent of the caller (`own_agent`). It waits for nothing, so it needs no event loop.
 
     Raises RuntimeError if it has waited for something all the same, and whatever the caller's functions raise.
     """
     try:
-        waiting.send(None)
+        pending.send(None)
     except StopIteration as done:
         return cast("AttemptResult", done.value)
     raise RuntimeError("an attempt without resources has waited for something")
@@ -175,35 +175,37 @@ class _Attempt:
         """The items of the checklist that are in the prompt; None without a checklist."""
         return None
 
-    async def run_and_verify(self, check: Postcheck) -> AttemptResult:
+    async def run_and_verify(self, postcheck: Postcheck) -> AttemptResult:
         """Carry the attempt out, and check whether its work was done."""
         result, agent = await self.run(), self.agent
         place = WorkPlace(agent.workspace, {"HEARTBEATD_AGENT": agent.name}, self.given.facts.now + self.elapsed())
-        return await postcheck.verify(result, check, place, self.resources)
+        return await verify(result, postcheck, place, self.resources)
 
     async def run(self) -> AttemptResult:
         """Make all checks, run the precheck, if there is one, and call the agent unless they show that there is nothing to do.
 
         The output of the precheck counts as changed if the agent must be called because of `max_age`.
         """
-        skipped = await self.check()
+        skipped = await self.result_if_blocked()
         if skipped is not None:
             return skipped
-        check = self.agent.precheck
-        runs_programs = self.resources.own_agent is None and (check or any(_runs_in_workspace(it) for it, _ in self.agent.called))
+        precheck = self.agent.precheck
+        runs_programs = self.resources.own_agent is None and (
+            precheck or any(_runs_in_workspace(it) for it, _ in self.agent.called)
+        )
         if runs_programs and not self.has_workspace:
             with suppress(OSError):  # the start of the program fails with a better error
                 await runners.offload(self.resources, partial(self.agent.workspace.mkdir, parents=True, exist_ok=True))
         call = self.call_alternatives if self.agent.fallbacks else self.compose_and_call
-        if check is None:
+        if precheck is None:
             return await call(None)
         now, looked_at = self.given.facts.now, self.given.memory.looked_at
-        is_old = check.max_age is not None and (looked_at is None or now - looked_at >= check.max_age)
+        is_old = precheck.max_age is not None and (looked_at is None or now - looked_at >= precheck.max_age)
         last = None if is_old else self.given.memory.last_precheck
-        checked = await precheck.make_precheck(self.agent, check, last, self.given.memory.source_state, now, self.resources)
+        checked = await make_precheck(self.agent, precheck, last, self.given.memory.source_state, now, self.resources)
         if checked.status is PrecheckStatus.INTERRUPTED or self.elapsed() >= self.timeout:
             return replace(INTERRUPTED_PRECHECK, precheck=checked)
-        obstacle = precheck_obstacle(check, checked, woken=self.given.woken)
+        obstacle = precheck_obstacle(precheck, checked, woken=self.given.woken)
         if obstacle is not None:
             return AttemptResult(Outcome.SKIPPED, obstacle, error=checked.error or None, precheck=checked)
         return replace(await call(checked), precheck=checked)
@@ -258,7 +260,7 @@ class _Attempt:
         has_time = self.timeout - self.elapsed() >= MIN_TIME_LEFT
         return has_time and result.outcome in FAILURES and result.reason in FALLBACK_FAILURES and not is_being_cancelled()
 
-    async def check(self) -> AttemptResult | None:
+    async def result_if_blocked(self) -> AttemptResult | None:
         """The result if the agent is not to be called, as far as that is known without its precheck; None if it is."""
         raise NotImplementedError
 
@@ -470,7 +472,7 @@ class _TaskAttempt(_Attempt):
 
     work: Task
 
-    async def check(self) -> AttemptResult | None:
+    async def result_if_blocked(self) -> AttemptResult | None:
         obstacle = next((reason for reason in AGENT_CHECKS if reason in self.given.blocked), None)
         return None if obstacle is None else AttemptResult(Outcome.SKIPPED, obstacle, error=self.given.blocked[obstacle])
 
@@ -495,7 +497,7 @@ class _HeartbeatAttempt(_Attempt):
     def selection(self) -> Selection:
         return self.situation.selection
 
-    async def check(self) -> AttemptResult | None:
+    async def result_if_blocked(self) -> AttemptResult | None:
         spec = self.agent
         # Files may lie on a network folder that hangs. Reading them here would block the other runs of this event loop.
         read = partial(read_situation, spec, self.given)

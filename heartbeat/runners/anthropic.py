@@ -18,7 +18,7 @@ from typing import Any
 
 from heartbeat.runners import AgentRequest, Answer, Failure, HttpClient, HttpReply, OfferedTool
 from heartbeat.runners.agent_json import clean_text, model_name, parse_usage, token_count
-from heartbeat.runners.errors import MALFORMED, CallError, error_from_reply, find_request_id, parse_json_object
+from heartbeat.runners.errors import INVALID_ADDRESS, CallError, error_from_reply, find_request_id, parse_json_object
 from heartbeat.runners.model_call import (
     Message,
     ModelRequest,
@@ -169,7 +169,7 @@ def _sdk_client(http: HttpClient, key: str, url: str) -> Any:
             http_client=httpx2.AsyncClient(transport=_make_transport(http), trust_env=False),
         )
     except httpx2.InvalidURL:
-        raise CallError(Failure.BAD_REQUEST, MALFORMED) from None
+        raise CallError(Failure.BAD_REQUEST, INVALID_ADDRESS) from None
     client._custom_headers = {}  # private: `with_options` reads the variable again. test_runner_anthropic.py sets the variable
     return client
 

@@ -14,7 +14,7 @@ from heartbeat.runners import MAX_ANSWER, Answer, Failure, HttpReply, ProcessRes
 from heartbeat.runners.redaction import Redactor
 from heartbeat.words import squeeze
 
-MALFORMED = "its address is not valid; write http(s)://host[:port]/path"
+INVALID_ADDRESS = "its address is not valid; write http(s)://host[:port]/path"
 MAX_MESSAGE = 500  # characters of a message from a server
 MAX_STDERR = 2000  # characters of standard error in an error message
 MAX_LAST_LINES = 5  # lines of standard output in an error message

@@ -27,7 +27,7 @@ from aiohttp.tracing import Trace
 from yarl import URL
 
 from heartbeat.runners import Failure, HttpReply
-from heartbeat.runners.errors import MALFORMED, CallError
+from heartbeat.runners.errors import INVALID_ADDRESS, CallError
 from heartbeat.threads import in_daemon_thread
 from scheduler.model.settings import Network
 from scheduler.net import address_guard, proxies
@@ -47,7 +47,7 @@ CLIENT_HEADERS = frozenset({"content-length", "transfer-encoding", "host", "conn
 Method = Literal["GET", "POST", "DELETE"]
 ResolveName = Callable[..., Iterable[tuple[Any, ...]]]
 Wait = Callable[[], Awaitable[None]]
-Replying = Coroutine[Any, Any, HttpReply]  # a request that has no reply yet
+PendingReply = Coroutine[Any, Any, HttpReply]  # a request to await, which returns its reply
 
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _HOST = re.compile(r"[!-~]+")
@@ -150,7 +150,7 @@ class HttpClient:
         """This client, over the same connections, with another `wait`."""
         return _WaitingClient(self, wait)
 
-    def post(self, url: str, headers: Mapping[str, str], body: bytes, seconds: float) -> Replying:
+    def post(self, url: str, headers: Mapping[str, str], body: bytes, seconds: float) -> PendingReply:
         """Post `body` to an agent or a provider; the reply, whatever its status, within `seconds`.
 
         The body of a success is read to its end, at most 1 MiB; otherwise the first 64 KiB. If the server has closed a kept
@@ -159,15 +159,17 @@ class HttpClient:
         """
         return self._exchange("POST", url, headers, body, seconds)
 
-    def get(self, url: str, headers: Mapping[str, str], seconds: float, *, public_only: bool) -> Replying:
+    def get(self, url: str, headers: Mapping[str, str], seconds: float, *, public_only: bool) -> PendingReply:
         """Fetch a page of at most 4 MiB; otherwise as `post`. With `public_only`, AddressRefused for a private address."""
         return self._exchange("GET", url, headers, b"", seconds, public_only=public_only)
 
-    def delete(self, url: str, headers: Mapping[str, str], seconds: float) -> Replying:
+    def delete(self, url: str, headers: Mapping[str, str], seconds: float) -> PendingReply:
         """Send a DELETE request without a body; otherwise as `post`."""
         return self._exchange("DELETE", url, headers, b"", seconds)
 
-    def send_message(self, url: str, headers: Mapping[str, str], body: bytes, seconds: float, *, allow_private: bool) -> Replying:
+    def send_message(
+        self, url: str, headers: Mapping[str, str], body: bytes, seconds: float, *, allow_private: bool
+    ) -> PendingReply:
         """Post a message to its channel, over a new connection. The first 64 KiB of the answer are read.
 
         Unless `allow_private`, AddressRefused for a private address. A name that a proxy resolves cannot be checked. Raises
@@ -459,16 +461,16 @@ def parse_url(url: str) -> RequestUrl:
         host, port = parts.hostname or "", parts.port
         host = str(IPv6Address(host)) if ":" in host else host.encode("idna").decode("ascii")
     except ValueError:
-        raise CallError(Failure.BAD_REQUEST, MALFORMED) from None
+        raise CallError(Failure.BAD_REQUEST, INVALID_ADDRESS) from None
     if parts.scheme not in ("http", "https") or not _HOST.fullmatch(host):
-        raise CallError(Failure.BAD_REQUEST, MALFORMED)
+        raise CallError(Failure.BAD_REQUEST, INVALID_ADDRESS)
     path = quote(parts.path or "/", safe=PATH_SAFE) + (f"?{quote(parts.query, safe=PATH_SAFE)}" if parts.query else "")
     place = (f"[{host}]" if ":" in host else host) + (f":{port}" if port else "")
     login = f"{unquote(parts.username)}:{unquote(parts.password or '')}" if parts.username is not None else None
     try:
         return RequestUrl(URL(f"{parts.scheme}://{place}{path}", encoded=True), parts.scheme, host, login)
     except ValueError:
-        raise CallError(Failure.BAD_REQUEST, MALFORMED) from None
+        raise CallError(Failure.BAD_REQUEST, INVALID_ADDRESS) from None
 
 
 def request_headers(target: RequestUrl, given: Mapping[str, str]) -> dict[str, str]:
@@ -541,7 +543,7 @@ def _translate_error(exchange: _Exchange, error: Exception) -> Exception:
                 Failure.CONNECT, f"no connection{through}: {reason}" if reason else f"it broke the connection{through}"
             )
         case aiohttp.InvalidURL():
-            return exchange.make_error(Failure.BAD_REQUEST, MALFORMED, transient=False)
+            return exchange.make_error(Failure.BAD_REQUEST, INVALID_ADDRESS, transient=False)
         case aiohttp.ClientPayloadError():
             return _body_error(error)
         case aiohttp.ClientOSError() if isinstance(error.__cause__, ssl.SSLError):

@@ -9,7 +9,7 @@ from functools import partial
 from cron.job import Job, job_process
 from heartbeat import attempt as agent_attempts
 from heartbeat import postcheck, verdict
-from heartbeat.attempt import AGENT_CHECKS, Attempting, Elapsed, Given, Task, read_situation, result_without_text
+from heartbeat.attempt import AGENT_CHECKS, Elapsed, Given, PendingResult, Task, read_situation, result_without_text
 from heartbeat.checks import check_results, late_checks
 from heartbeat.postcheck import WorkPlace
 from heartbeat.prompt import PromptFacts, PromptWake
@@ -24,7 +24,7 @@ from scheduler.model.wake import interleave_senders
 OUTPUT_KEPT = 16 * 1024  # bytes of a job's output that are kept, from its end
 
 
-def attempt(claim: Claim, resources: Resources, elapsed: Elapsed) -> Attempting:
+def attempt(claim: Claim, resources: Resources, elapsed: Elapsed) -> PendingResult:
     """Carry out one attempt. It is put aside while it waits for an answer or for a program."""
     entry = claim.entry
     if isinstance(entry, HeartbeatEntry):

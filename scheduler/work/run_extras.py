@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol, cast
 
-from heartbeat.attempt import Attempting, Elapsed
+from heartbeat.attempt import Elapsed, PendingResult
 from heartbeat.runners import AskApproval, HttpReply, OpenTools, Resources, Toolbox
 from heartbeat.runners import dispatch as runners
 from heartbeat.spec import ModelRunner, Tools
@@ -67,7 +67,7 @@ class Tracing:
                 except UnusableExtra as error:
                     log_event(logging.WARNING, "traces", problem=f"off: {error}")
 
-    def run_attempt(self, claim: Claim, resources: Resources, elapsed: Elapsed) -> Attempting:
+    def run_attempt(self, claim: Claim, resources: Resources, elapsed: Elapsed) -> PendingResult:
         """Carry out an attempt."""
         if self._tracer is None or not self._settings().traces:
             return attempt(claim, resources, elapsed)

@@ -16,7 +16,7 @@ from run_async import DIRECT, new_http_client, post_with_client
 from servers.scripted import CERTIFICATE, Act, Server, after, raw, reply, reset, silent_until_closed
 
 from heartbeat.runners import Failure, HttpReply
-from heartbeat.runners.errors import MALFORMED, CallError
+from heartbeat.runners.errors import INVALID_ADDRESS, CallError
 from scheduler.model.settings import Network
 from scheduler.net.http_client import HttpClient
 
@@ -56,7 +56,7 @@ def test_an_unknown_name_is_a_dns_failure() -> None:
 def test_a_host_that_a_request_cannot_contain_is_not_resolved(host: str) -> None:
     resolver = Resolver(["127.0.0.1"])
     answer = trouble(f"http://{host}/", resolve=resolver).answer
-    assert (answer.failure, answer.error, resolver.asked) == (Failure.BAD_REQUEST, MALFORMED, 0)
+    assert (answer.failure, answer.error, resolver.asked) == (Failure.BAD_REQUEST, INVALID_ADDRESS, 0)
 
 
 def test_a_name_server_that_never_answers_does_not_block_the_request() -> None:
