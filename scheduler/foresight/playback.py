@@ -39,7 +39,7 @@ from scheduler.model.outcome import AttemptResult, Failure, Outcome, Skip
 from scheduler.model.settings import Settings
 from scheduler.store.boots import Boot
 from scheduler.store.database import MemoryStore
-from scheduler.store.entries import add_entries, all_entries, change_entry
+from scheduler.store.entries import add_entries, all_entries, change_entry, get_entry
 from scheduler.store.transaction import Transaction
 from scheduler.work.attempt import attempt
 from scheduler.work.plan import make_plan
@@ -88,6 +88,12 @@ def record_passed_slots(tick: Tick) -> None:
     """Record the slots of all entries that have passed by now. Otherwise those of closed hours wait for their end."""
     for row in all_entries(tick.tx.db):
         change_entry(tick.tx, row, planning.record_passed_slots(tick, row, Skip.MISSED))
+
+
+def start_when_first_seen(tick: Tick, key: Key) -> None:
+    """Start the run of a new agent at once, as `run --once` does."""
+    row = get_entry(tick.tx, *key)
+    change_entry(tick.tx, row, row._replace(slot=row.first_seen_at, due_at=tick.now, last_slot=None))
 
 
 class _NoHttp:

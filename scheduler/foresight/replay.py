@@ -21,15 +21,29 @@ from scheduler.config.file.diagnostics import ConfigError
 from scheduler.config.settings.config_snapshot import load_stored
 from scheduler.engine.delivery import Delivery
 from scheduler.engine.effects import Sender, VerbRequest
-from scheduler.foresight.playback import Attempt, Playback, record_passed_slots
+from scheduler.foresight.playback import Attempt, Playback, record_passed_slots, start_when_first_seen
 from scheduler.foresight.recording import Recording, recorded_answer, recorded_command, recorded_precheck
 from scheduler.foresight.simulation import model_that_decides
+from scheduler.insight.slot_history import cause_of_run
 from scheduler.model import entry_schedule
 from scheduler.model.entry import Claim, HeartbeatEntry, Key
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.message import DeliveryResult
-from scheduler.model.outcome import ANSWERED, FAILURES, WOKEN, AttemptResult, Kind, Outcome, Reason, Skip, Suppression, Trigger
+from scheduler.model.outcome import (
+    ANSWERED,
+    FAILURES,
+    WOKEN,
+    AttemptResult,
+    DeliveryState,
+    Kind,
+    Outcome,
+    Reason,
+    Skip,
+    Suppression,
+    Trigger,
+)
 from scheduler.model.settings import History, Settings
+from scheduler.model.timestamps import MILLISECOND
 from scheduler.store import boots, config_history, entries, recorded_runs
 from scheduler.store.boots import Downtime
 from scheduler.store.recorded_runs import RecordedRun, RecordedWake
@@ -260,7 +274,7 @@ def replay(
     """Play the time from `since` to `until` again with these settings.
 
     1. The engine is played from the beginning of the records on, or from the warm-up before `since`.
-    2. Wakes and downtimes come at their recorded times.
+    2. Wakes, downtimes and runs that `run --once` started come at their recorded times.
     3. The records that this makes are compared with the recorded ones, run by run.
 
     `note` is called with the share of the time that is played, from 0 to 1. With `shown`, everything is played, and only the runs
@@ -301,6 +315,12 @@ def _course(past: Past, playback: Playback) -> list[tuple[datetime, Callable[[],
     found: list[tuple[datetime, Callable[[], None]]] = [
         (down.since, partial(playback.be_down_until, down.until)) for down in past.downtimes if down.until is not None
     ]
+    rows = {(row.kind, row.name): row for row in past.rows if (row.kind, row.name) in playback.entries}
+    found += [
+        (run.slot, partial(playback.request, partial(start_when_first_seen, key=run.key)))
+        for run in past.runs
+        if run.key in rows and run.trigger not in WOKEN and _was_started_when_first_seen(run, rows[run.key])
+    ]
     for wake in past.wakes:
         key = (wake.kind, wake.name)
         if key in playback.entries:
@@ -308,6 +328,10 @@ def _course(past: Past, playback: Playback) -> list[tuple[datetime, Callable[[],
             request = VerbRequest(verb, key, Sender(wake.sender, source=wake.source, token=wake.token))
             found.append((wake.at, partial(playback.request, request)))
     return found
+
+
+def _was_started_when_first_seen(run: RecordedRun, row: EntryRow) -> bool:
+    return run.slot == row.first_seen_at and row.schedule.slots(run.slot - MILLISECOND, run.slot) is None
 
 
 # --- the comparison -----------------------------------------------------------------------------------------------------------
@@ -370,9 +394,9 @@ def _verdict(run: RecordedRun | None, messages: Mapping[int, int]) -> RunVerdict
 
 
 def words_of(verdict: RunVerdict) -> str:
-    """The outcome, why, and the messages."""
-    sent = format_count(verdict.messages, "message") if verdict.messages else None
-    return ", ".join(word for word in (verdict.outcome, verdict.reason or verdict.suppression, sent) if word)
+    """What became of a run in words, and its messages."""
+    says = cause_of_run("closed", verdict.outcome, verdict.reason, verdict.suppression, DeliveryState.NONE).text
+    return f"{says}, {format_count(verdict.messages, 'message')}" if verdict.messages else says
 
 
 def _changed_run(run: RecordedRun, before: RunVerdict, after: RunVerdict) -> ReplayedRun:

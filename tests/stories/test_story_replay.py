@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from month_simulation import START, Month, habits_of_level, readme_config
 from simulation import size
+from test_story_run_once import world_after_run_once
 from world import MakeWorld, World, utc
 
 from scheduler.config.settings.load import load_config
@@ -210,6 +211,16 @@ def test_a_cron_run_and_a_wake_take_an_answer_that_is_at_most_five_minutes_away(
     world.run(hours=3)
     found = replayed(world, CONFIG.replace(right, other), NIGHT, tmp_path)
     assert [each.name for each in found.unknown] == unknown
+
+
+def test_a_run_of_run_once_is_played_again_although_no_slot_started_it(make_world: MakeWorld, tmp_path: Path) -> None:
+    world = world_after_run_once(make_world, CONFIG, start=f"{NIGHT}:00.400")
+    world.scripts.update(ops=lambda call: "[disk] nearly full" if call.at.hour == 0 else "HEARTBEAT_OK", backup=lambda _: 0)
+    world.run(hours=3)
+    found = replayed(world, CONFIG, NIGHT, tmp_path)
+    assert lines(found) == []
+    assert found.after.as_data() == found.before.as_data()
+    assert (found.before.runs, found.unknown) == (4, [])
 
 
 def test_with_a_longer_interval_the_other_recorded_runs_are_not_scheduled(make_world: MakeWorld, tmp_path: Path) -> None:
