@@ -76,7 +76,7 @@ class Source:
 
     @cached_property
     def files(self) -> DaemonFiles:
-        """The files of the daemon, with a warning on stderr if there is neither a config nor a database."""
+        """The files of the daemon, with a warning on stderr if there is no config."""
         return locate_files_or_warn(self.config, self.state)
 
     def open(self) -> AbstractContextManager[sqlite3.Connection]:
@@ -134,14 +134,12 @@ def _without_password(server: str | None) -> str | None:
 
 
 def locate_files_or_warn(path: Path, state: Path | None = None) -> DaemonFiles:
-    """As `locate_files`, with a warning on stderr if there is neither a config nor a database."""
+    """As `locate_files`, with a warning on stderr if there is no config."""
     found = locate_files(path, state)
-    if state is None and not path.exists() and not found.may_exist:
-        click.echo(
-            f"heartbeatd: there is no {path} and no database; change to the config's folder or use -c"
-            " (`heartbeatd init DIR` writes a config)",
-            err=True,
-        )
+    if state is None and not path.exists():
+        used = f"; {found.shown} is used" if found.may_exist else " and no database"
+        advice = "" if found.may_exist else " (`heartbeatd init DIR` writes a config)"
+        click.echo(f"heartbeatd: there is no {path}{used}; change to the config's folder or use -c{advice}", err=True)
     return found
 
 

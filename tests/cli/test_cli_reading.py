@@ -201,6 +201,18 @@ def test_a_missing_config_without_a_database_is_reported(
     assert "is not there" not in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("command", ["status", "runs"])
+def test_a_missing_config_beside_a_database_is_reported_in_one_line(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    state, missing = tmp_path / "state" / "heartbeatd.db", tmp_path / "nope.yaml"
+    state.parent.mkdir()
+    open_store(state).close()
+    assert main([command, "-c", str(missing)]) == 0
+    says = f"heartbeatd: there is no {missing}; {state} is used; change to the config's folder or use -c\n"
+    assert capsys.readouterr().err == says
+
+
 def test_a_database_of_another_program_is_reported_with_exit_code_1(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
     state.write_bytes(b"something else" * 100)
     assert main(["runs", "--state", str(state)]) == 1
