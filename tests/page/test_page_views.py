@@ -167,7 +167,7 @@ def test_a_job_is_run_paused_resumed_muted_and_unmuted(page: Page, daemon: WebDa
     page.goto("/page/jobs/backup")
     press(page, "Resume", "is resumed")
     press(page, "Mute", "is muted until")
-    expect(page.locator("#job-state")).to_contain_text("by chief until unmuted")
+    expect(page.locator("#job-state")).to_contain_text("by token chief until unmuted")
     press(page, "Unmute", "is unmuted")
     expect(page.locator("#job-state")).not_to_contain_text("muted")
 
@@ -287,7 +287,7 @@ def test_the_history_shows_who_changed_what_and_the_errors_of_a_refused_reload(p
     page.goto("/page/changes")
     page.get_by_role("link", name="applied when the daemon started").click()
     expect(page.get_by_text("There are no such changes.")).to_be_visible()
-    page.get_by_role("link", name="refused").click()
+    page.get_by_role("link", name="rejected").click()
     expect(page.locator("#changes article")).to_contain_text("'soon' is not a duration; write 90s, 30m or 1h30m")
 
 

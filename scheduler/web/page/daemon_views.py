@@ -45,7 +45,7 @@ MAX_ROWS = 100  # of each table of costs; the page says how many are left out
 RESULTS = {
     "all": "all",
     "applied": "applied",
-    "refused": "refused",
+    "refused": "rejected",
     "started": "applied when the daemon started",
     "checklist": "checklist",
 }
@@ -183,6 +183,7 @@ def show_change(request: PageRequest) -> Page:
         "change": found,
         "values": shown,
         "names": names[:MAX_VALUES],
+        "results": RESULTS,
         "more": len(diff.changes) - len(shown) + max(0, len(names) - MAX_VALUES),
     }
     return Page("change.html", context)
