@@ -391,24 +391,24 @@ class Postcheck(ConfigPart):
 class DayBudget(ConfigPart):
     """The limits of one day, and of one month."""
 
-    usd_per_day: OrUnset[types.UsdADay] = optional_key("Maximum cost. Each model needs a [price](money.md#prices).", "no limit")
-    tokens_per_day: OrUnset[types.TokensADay] = optional_key("Maximum number of tokens (input, output and cache).", "no limit")
+    usd_per_day: OrUnset[types.PositiveUsd] = optional_key("Maximum cost. Each model needs a [price](money.md#prices).", "no limit")
+    tokens_per_day: OrUnset[types.Tokens] = optional_key("Maximum number of tokens (input, output and cache).", "no limit")
     runs_per_day: OrUnset[Annotated[int, Field(ge=1, le=1_000_000)]] = optional_key(
         "Maximum number of runs that call an agent, without retries.", "no limit"
     )
-    usd_per_month: OrUnset[types.UsdADay] = optional_key("Maximum cost in a calendar month.", "no limit")
+    usd_per_month: OrUnset[types.PositiveUsd] = optional_key("Maximum cost in a calendar month.", "no limit")
 
 
 class Budget(DayBudget):
     """The limits of an entry in one day and one month of its time zone."""
 
-    usd_per_try: OrUnset[types.UsdARun] = optional_key(
+    usd_per_try: OrUnset[types.Usd] = optional_key(
         "Maximum cost of one try. A prompt that could cost more is not sent to a model. For other runners, write your"
         " own estimate.",
         "computed from the token limits",
         former=("usd_per_run",),
     )
-    tokens_per_try: OrUnset[types.TokensADay] = optional_key(
+    tokens_per_try: OrUnset[types.Tokens] = optional_key(
         "Maximum number of tokens in one try. A longer prompt is not sent to a model.",
         "computed from the token limits",
         former=("tokens_per_run",),
@@ -551,8 +551,8 @@ class HeartbeatCall(ConfigPart, section="Model"):
         "the fallbacks of the agent",
         file_only=True,
     )
-    max_output_tokens: types.Tokens = key("2k", "Maximum length of a model's answer.")
-    max_input_tokens: types.Tokens = key(
+    max_output_tokens: types.TokensUpToAMillion = key("2k", "Maximum length of a model's answer.")
+    max_input_tokens: types.TokensUpToAMillion = key(
         "50k", "Maximum length of the prompt. Three ASCII characters, or one other character, count as a token."
     )
     retries: types.Retries = key(2, "Further tries after a failure.", own=True)
