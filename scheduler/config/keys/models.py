@@ -47,7 +47,8 @@ def key(
     own: bool = False,
     file_only: bool = False,
     applies_to: str = "",
-    former: tuple[str, ...] = (),
+    renamed_from: tuple[str, ...] = (),
+    moved_from: tuple[str, ...] = (),
     alias: str | None = None,
 ) -> Any:
     """A key with its default as it is written in the file, or as a value, with its text in the file (`written`) or in words
@@ -59,13 +60,14 @@ def key(
     some agents may change it only if it is `own`. No token may change it if it is `file_only`: it can run programs, read files,
     name secrets or addresses, or grant permissions, and a stolen token would be as powerful as a login on this machine.
 
-    `applies_to` is the other key without which it has no effect, or several of which it needs one (`a or b`). `former` are
-    earlier names. Those of `problems` still work, others are errors that name the key. `alias` is the name of the key, if the
-    attribute cannot have it.
+    `applies_to` is the other key without which it has no effect, or several of which it needs one (`a or b`). `renamed_from`
+    are earlier names, which are errors that name the key. `moved_from` are earlier maps with its keys, which still work. `alias`
+    is the name of the key, if the attribute cannot have it.
     """
     extra: dict[str, object] = {"x-else": unset} if unset else {"default": _as_written(default) if written is None else written}
-    marks = {"x-section": section, "x-own": own, "x-file-only": file_only, "x-applies-to": applies_to}
-    extra |= {name: mark for name, mark in {"examples": example and [example], "x-former": former, **marks}.items() if mark}
+    marks: dict[str, object] = {"x-section": section, "x-own": own, "x-file-only": file_only, "x-applies-to": applies_to}
+    marks |= {"examples": example and [example], "x-renamed-from": renamed_from, "x-moved-from": moved_from}
+    extra |= {name: mark for name, mark in marks.items() if mark}
 
     def update(schema: JsonSchemaValue) -> None:
         schema.pop("default", None)
@@ -391,7 +393,9 @@ class Postcheck(ConfigPart):
 class DayBudget(ConfigPart):
     """The limits of one day, and of one month."""
 
-    usd_per_day: OrUnset[types.PositiveUsd] = optional_key("Maximum cost. Each model needs a [price](money.md#prices).", "no limit")
+    usd_per_day: OrUnset[types.PositiveUsd] = optional_key(
+        "Maximum cost. Each model needs a [price](money.md#prices).", "no limit"
+    )
     tokens_per_day: OrUnset[types.Tokens] = optional_key("Maximum number of tokens (input, output and cache).", "no limit")
     runs_per_day: OrUnset[Annotated[int, Field(ge=1, le=1_000_000)]] = optional_key(
         "Maximum number of runs that call an agent, without retries.", "no limit"
@@ -406,12 +410,12 @@ class Budget(DayBudget):
         "Maximum cost of one try. A prompt that could cost more is not sent to a model. For other runners, write your"
         " own estimate.",
         "computed from the token limits",
-        former=("usd_per_run",),
+        renamed_from=("usd_per_run",),
     )
     tokens_per_try: OrUnset[types.Tokens] = optional_key(
         "Maximum number of tokens in one try. A longer prompt is not sent to a model.",
         "computed from the token limits",
-        former=("tokens_per_run",),
+        renamed_from=("tokens_per_run",),
     )
 
 
@@ -597,7 +601,9 @@ class HeartbeatMessages(ConfigPart, section="Delivery"):
         " agent](gateways.md#activity-and-deliver-last).",
         "the only declared channel, else `log`. For a channel with `{target}`: `last`",
     )
-    problems: Problems = key(Problems(), "When and where messages about problems are sent.", former=("on_failure", "conditions"))
+    problems: Problems = key(
+        Problems(), "When and where messages about problems are sent.", moved_from=("on_failure", "conditions")
+    )
 
 
 class Heartbeat(EntryKeys, HeartbeatMessages, HeartbeatPrompt, HeartbeatCall, HeartbeatTiming):
@@ -727,7 +733,7 @@ class JobAction(ConfigPart):
 class Job(EntryKeys, JobAction, JobTiming):
     executor: Routing = key(Routing(), "Which workers execute the runs.", file_only=True)
     deliver: Recipients = key("none", "Channels for the output.")
-    problems: JobProblems = key(JobProblems(), "When and where messages about failures are sent.", former=("on_failure",))
+    problems: JobProblems = key(JobProblems(), "When and where messages about failures are sent.", moved_from=("on_failure",))
     wake_heartbeat: types.AgentNames = key((), "Agents that the job wakes when it ends.")
     wake_on: WakeOn = key("always", "Results after which the job wakes agents.")
     wake_mode: WakeMode = key("now", "`now` starts a run. `next` waits for the agent's next scheduled run.")
@@ -1045,10 +1051,10 @@ def models_at(steps: Iterable[str | int], model: str = "") -> list[Form]:
 
 
 @cache
-def former_keys(model: str) -> Mapping[str, str]:
-    """The present names of the keys of a model, by their former names."""
+def present_names(model: str, mark: Literal["x-renamed-from", "x-moved-from"]) -> Mapping[str, str]:
+    """The present names of the keys of a model, by the earlier names in this mark."""
     properties = definition(model)["properties"]
-    return {former: name for name, form in properties.items() for former in form.get("x-former", ())}
+    return {earlier: name for name, form in properties.items() for earlier in form.get(mark, ())}
 
 
 @cache

@@ -165,11 +165,8 @@ def _explain_unknown_key(name: str, model: Form, steps: Steps, required: str) ->
     """The error for an unknown key: with the closest key of its map or the one that it lacks, else with the maps that have it."""
     if removed := REMOVED.get((model["title"], name)):
         return removed
-    if present := models.former_keys(model["title"]).get(name):
-        inside = models.model_of_form(model["properties"][present])
-        return (
-            f"this key is called {present} now; write {present}: {_example_map(inside) if inside else _example(model, present)}"
-        )
+    if present := models.present_names(model["title"], "x-renamed-from").get(name):
+        return f"this key is called {present} now; write {present}: {_example(model, present)}"
     known = tuple(model["properties"])
     if close := find_closest(name, known):
         return f"unknown key; did you mean {close}?"

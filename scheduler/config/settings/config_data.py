@@ -61,7 +61,7 @@ def read_config_data(
         diagnostics.raise_errors()
         root = MarkedMap()
     _check_line_of_state(root, content, diagnostics)
-    file, root = root, rename_former_keys(apply_overrides(root, environ, diagnostics), diagnostics)
+    file, root = root, move_keys(apply_overrides(root, environ, diagnostics), diagnostics)
     paths = list(_find_default_paths(root.get("defaults"), ("defaults",), set()))
     diagnostics.default_paths = first_paths = dict(reversed(paths))  # the first path of a position counts
     agent, job = agent_defaults(root), map_at(root, "defaults", "cron")
@@ -123,19 +123,19 @@ def _set_value(node: MarkedMap, steps: list[str], value: object, place: External
     return MarkedMap({**node, first: value}, marks)
 
 
-def rename_former_keys(root: MarkedMap, diagnostics: Diagnostics) -> MarkedMap:
-    """The config with the present names of keys. One warning names the first former name, and what to write."""
+def move_keys(root: MarkedMap, diagnostics: Diagnostics) -> MarkedMap:
+    """The config with the keys of moved maps where they belong now. One warning names the first such map, and what to write."""
     found: list[tuple[Position, str, str]] = []
 
     def at_path(node: object, path: tuple[str, ...], steps: tuple[str, ...]) -> Any:
-        """The node with the keys renamed in the heartbeats or jobs at the end of this path; `*` stands for all names."""
+        """The node with the keys moved in the heartbeats or jobs at the end of this path; `*` stands for all names."""
         if not isinstance(node, MarkedMap):
             return node
         if not path:
-            return _with_present_names(node, steps, found, diagnostics)
+            return _with_moved_keys(node, steps, found, diagnostics)
         names = node if path[0] == "*" else [name for name in path[:1] if name in node]
-        renamed = {name: new for name in names if (new := at_path(node[name], path[1:], (*steps, name))) is not node[name]}
-        return MarkedMap({**node, **renamed}, node.marks) if renamed else node
+        moved = {name: new for name in names if (new := at_path(node[name], path[1:], (*steps, name))) is not node[name]}
+        return MarkedMap({**node, **moved}, node.marks) if moved else node
 
     for path in HEARTBEATS_AND_JOBS:
         root = at_path(root, path, ())
@@ -154,13 +154,13 @@ HEARTBEATS_AND_JOBS = (
 )
 
 
-def _with_present_names(
+def _with_moved_keys(
     part: MarkedMap, steps: tuple[str, ...], found: list[tuple[Position, str, str]], diagnostics: Diagnostics
 ) -> MarkedMap:
-    """A heartbeat or a job with the present names of its keys. `found` gets each former name: position, path, advice."""
-    former_keys = models.former_keys("Heartbeat" if "heartbeat" in steps else "Job")
-    for former in [key for key in part if key in former_keys]:
-        name, value, marks = former_keys[former], part[former], part.marks[former]
+    """A heartbeat or a job whose keys are where they belong now. `found` gets each moved map: position, path, advice."""
+    present_names = models.present_names("Heartbeat" if "heartbeat" in steps else "Job", "x-moved-from")
+    for former in [key for key in part if key in present_names]:
+        name, value, marks = present_names[former], part[former], part.marks[former]
         is_off = former == "on_failure" and value == "none"
         advice = f"write {name}: {{after: none}}" if is_off else f"move its keys to {name}"  # which may be there already
         found.append((marks[0], marked_yaml.dotted_path((*steps, former)), f"this key is called {name} now; {advice}"))
