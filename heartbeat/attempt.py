@@ -728,10 +728,10 @@ def _look_of_run(facts: PromptFacts, left_out: frozenset[str]) -> Look:
     jobs.update(*(problem.jobs for problem in facts.problems))
     has_lines = checked is not None and checked.status in (PrecheckStatus.WORK, PrecheckStatus.UNCHANGED)
     lines = read_lines(checked.output) if checked and has_lines else None
-    is_news = checked is not None and checked.has_news
-    if is_news and lines:  # the agent decides which of them it reports
+    has_news = checked is not None and checked.source_has_news
+    if has_news and lines:  # the agent decides which of them it reports
         left_out = left_out | {line.name for line in lines}
-    return Look(facts.problems, lines, frozenset(jobs), left_out, is_news)
+    return Look(facts.problems, lines, frozenset(jobs), left_out, has_news)
 
 
 def _combine_answers(spec: Agent, answers: Answers, result: AttemptResult) -> AttemptResult:

@@ -111,14 +111,14 @@ class Look:
     """What a run sees besides the agent's answer: open problems, the lines of the precheck, and failed jobs.
 
     `lines` is None if no precheck ran, or if it failed. `left_out` are names of lines that the agent left out on purpose before.
-    `is_news`: the precheck shows only what is new, so that words in common with an open problem prove nothing.
+    `source_has_news`: the precheck shows only what is new, so that words in common with an open problem prove nothing.
     """
 
     problems: Sequence[OpenProblem] = ()
     lines: Sequence[Line] | None = None
     jobs: frozenset[str] = frozenset()
     left_out: frozenset[str] = frozenset()
-    is_news: bool = False
+    source_has_news: bool = False
 
     @cached_property
     def owners(self) -> Mapping[int, OpenProblem]:
@@ -198,7 +198,9 @@ class Look:
         """
         found = [self._subject_of(finding) for finding in findings]
         mentioned = {subject.problem for subject in found}
-        left_out = [problem for problem in self.problems if problem not in mentioned and not problem.lines and not self.is_news]
+        left_out = [
+            problem for problem in self.problems if problem not in mentioned and not problem.lines and not self.source_has_news
+        ]
         if not left_out:
             return found
         for place, finding in enumerate(findings):

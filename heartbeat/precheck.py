@@ -43,14 +43,14 @@ class PrecheckResult:
     state: str | None = None
 
     @property
-    def has_only_news(self) -> bool:
-        """Whether the output is news, so that a line that is missing in the next one says nothing."""
+    def looked_at_source(self) -> bool:
+        """Whether the output is what a source has new, so that a line that is missing in the next one says nothing."""
         return self.state is not None
 
     @property
-    def has_news(self) -> bool:
-        """Whether the output is news, and there is some."""
-        return self.has_only_news and self.status is PrecheckStatus.WORK
+    def source_has_news(self) -> bool:
+        """Whether a source has anything new."""
+        return self.looked_at_source and self.status is PrecheckStatus.WORK
 
 
 async def make_precheck(

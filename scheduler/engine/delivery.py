@@ -140,7 +140,7 @@ def _is_for(name: str, target: Target) -> bool:
 
 def _release_after_hours(tick: Tick, target: Target, held: Sequence[HeldMessage]) -> None:
     """Send the held messages of a recipient, as one message if there are several. What is no longer news is left out."""
-    texts = {message: "\n".join(_news_lines(tick, message)).strip() for message in held}
+    texts = {message: "\n".join(_lines_still_due(tick, message)).strip() for message in held}
     for message in [each for each in held if not texts[each]]:
         outbox.drop_held(tick.tx, message, "not sent: what it says was over, closed or acknowledged before the hours began")
     kept = [message for message in held if texts[message]]
@@ -169,20 +169,20 @@ def _send_together(tick: Tick, target: Target, kept: Sequence[HeldMessage], text
     outbox.merge_held(tick.tx, kept, queued)
 
 
-def _news_lines(tick: Tick, message: HeldMessage) -> Iterator[str]:
+def _lines_still_due(tick: Tick, message: HeldMessage) -> Iterator[str]:
     """The lines of a message, without those about problems of which a later message says more, or nothing is to be said."""
-    is_news = True
+    is_kept = True
     for line in message.text.splitlines():
         found = NUMBER_OF_PROBLEM.search(line)
         if found:
-            is_news = _is_still_news(tick, message, line, int(found[1]))
+            is_kept = _is_still_due(tick, message, line, int(found[1]))
         elif not line.strip():
-            is_news = True  # the text without a key begins after an empty line
-        if is_news:
+            is_kept = True  # the text without a key begins after an empty line
+        if is_kept:
             yield line
 
 
-def _is_still_news(tick: Tick, message: HeldMessage, line: str, number: int) -> bool:
+def _is_still_due(tick: Tick, message: HeldMessage, line: str, number: int) -> bool:
     problem = problems.get_problem(tick.tx.db, number)
     if problem is None or f" {problem.subject} {problem.label}: " not in line:
         return True  # the line only looks like one about a problem

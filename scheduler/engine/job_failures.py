@@ -161,7 +161,7 @@ def _has_reported(
     return is_only_content or is_about_job(text, held.name, failed)
 
 
-def _has_news(known: Sequence[Problem], held: HeldMessage) -> bool:
+def _has_unsent_report(known: Sequence[Problem], held: HeldMessage) -> bool:
     """Whether the agent reports an open problem about the job of which the target is not notified yet. The next run sends it."""
     return any(held.name in each.evidence.jobs and not each.is_known_to(held.target) for each in known)
 
@@ -170,7 +170,7 @@ def _why_not_reported(known: Sequence[Problem], claim: Claim, held: HeldMessage,
     """Why the agent is not expected to report the failure of a job any more; None if another run is to deliver the wake."""
     agent = claim.entry.name
     if wake is None:
-        return None if _has_news(known, held) else f"agent {agent} did not report it (run {claim.run.id})"
+        return None if _has_unsent_report(known, held) else f"agent {agent} did not report it (run {claim.run.id})"
     if wake.tries >= MAX_FAILED_RUNS:
         return f"{wake.tries} runs of agent {agent} could not report it (the last is run {claim.run.id})"
     return None
@@ -195,7 +195,7 @@ def release_unreported_notices(tick: Tick) -> None:
             wake = job_wakes[agent].get(held.name)
             if held.hold.until <= tick.now:
                 reasons[agent] = f"agent {agent} did not report it in time"
-            elif wake is None and not _has_news(known[agent], held):
+            elif wake is None and not _has_unsent_report(known[agent], held):
                 reasons[agent] = f"the wake of agent {agent} ended without a run"
             elif wake is None or not wake.is_in_run:
                 reasons[agent] = unable[agent, held.target]

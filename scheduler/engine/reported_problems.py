@@ -94,8 +94,8 @@ def plan_update(
     known = {each.key: each for each in problems.problems_of(tx.db, subject)}
     failed_jobs = failed_jobs_of_wakes(tx, claim)
     open_problems = [each.for_prompt for each in known.values() if each.is_open and each.key not in OWN_KEYS]
-    is_news = result.precheck is not None and result.precheck.has_news
-    look = Look(open_problems, lines, failed_jobs | failing_jobs(tx, known.values()), is_news=is_news)
+    has_news = result.precheck is not None and result.precheck.source_has_news
+    look = Look(open_problems, lines, failed_jobs | failing_jobs(tx, known.values()), source_has_news=has_news)
     tracker = _Tracker(tx.now, spec, claim, result, known, look, failed_jobs, dict(known))
     tracker.apply_findings()
     tracker.end_problems()
@@ -170,7 +170,7 @@ class _Tracker:
     def senders(self) -> frozenset[str]:
         """Who gave the run facts that later runs do not see: jobs, programs over HTTP, and the source of a precheck with news."""
         facts = (wake for wake in self.claim.facts.wakes if wake.source != Trigger.MANUAL and wake.kind is Kind.HEARTBEAT)
-        return frozenset(f"{wake.source}:{wake.sender}" for wake in facts) | ({NEWS} if self.look.is_news else set())
+        return frozenset(f"{wake.source}:{wake.sender}" for wake in facts) | ({NEWS} if self.look.source_has_news else set())
 
     def apply_findings(self) -> None:
         """Open, continue or end the problem of each finding."""
@@ -466,7 +466,7 @@ def _took_place_of(new: Problem, old: Problem) -> bool:
 def lines_of_precheck(result: AttemptResult) -> tuple[Line, ...] | None:
     """The lines that the precheck printed. None if it did not run, or failed, or if they are only news."""
     checked = result.precheck
-    if checked is not None and checked.has_only_news:
+    if checked is not None and checked.looked_at_source:
         return None
     if checked is None or checked.status not in (PrecheckStatus.WORK, PrecheckStatus.UNCHANGED, PrecheckStatus.NOTHING):
         return None

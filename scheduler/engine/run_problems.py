@@ -207,7 +207,9 @@ def _is_over(tx: Transaction, claim: Claim, result: AttemptResult, problem: Prob
     return has_passed or any({cause, result.reason} <= check for check in SAME_CHECK)
 
 
-def has_news(tx: Transaction, claim: Claim, result: AttemptResult, update: ReportUpdate | None, known: KnownState) -> bool:
+def differs_from_known(
+    tx: Transaction, claim: Claim, result: AttemptResult, update: ReportUpdate | None, known: KnownState
+) -> bool:
     """Whether a run shows something else than what was known when its entry was muted until something changes.
 
     1. A problem that the agent reports opens, gets worse or ends.

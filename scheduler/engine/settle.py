@@ -236,7 +236,7 @@ def _plan_closing(tick: Tick, before: EntryRow, claim: Claim, result: AttemptRes
     recipients = {*text_targets, *(each.target for each in update.news if each.change)} if update else {*text_targets}
     is_muted = before.is_muted(tick.now)
     known = known_state(before, tick.now) if is_muted else None
-    ends_mute = known is not None and run_problems.has_news(tick.tx, claim, result, update, known)
+    ends_mute = known is not None and run_problems.differs_from_known(tick.tx, claim, result, update, known)
     row, is_held = before, False
     if is_muted and not ends_mute:
         is_held = bool(recipients)
@@ -627,7 +627,8 @@ def _record_usage(tick: Tick, claim: Claim, result: AttemptResult) -> bool:
         is_own = runs.owns_run(tx, claim) if charge == NO_USAGE else runs.add_charge(tx, claim, charge)
     if not is_own:
         return False
-    tx.events += charged
+    for each in charged:
+        tx.report(each)
     if reserved and charge != NO_USAGE:
         budget_reservations.settle_reservation(tx, claim.entry, reserved, charge)
     return True

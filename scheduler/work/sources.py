@@ -474,8 +474,8 @@ def look_at_disks(look: Look, measure: Callable[[str], int] = _percent_used) -> 
             levels[path] = known
         elif known:
             over.append(f"{path} is below {source.limit} % again: {percent} %")
-    is_news = over or any(level > before.get(path, 0) for path, level in levels.items())
-    return Found([*full, *over] if is_news else (), {"levels": levels}, f"no disk is {source.limit} % full")
+    has_changed = over or any(level > before.get(path, 0) for path, level in levels.items())
+    return Found([*full, *over] if has_changed else (), {"levels": levels}, f"no disk is {source.limit} % full")
 
 
 def _mounts() -> str:
