@@ -58,15 +58,20 @@ AnAnswer = TypeVar("AnAnswer", bound=Done)
 class Sender:
     """Who sends a verb. Without arguments it is the command line.
 
-    `name` is that of the token or of the person, and `by` names it as records of changes do: command, or token NAME. `source` is
-    the trigger of the runs that the verb starts. `token` is empty for people. `run` is the mark of the run that sends the verb.
+    `name` is that of the token, with a `noun`, or of the person. `source` is the trigger of the runs that the verb starts.
+    `token` is empty for people. `run` is the mark of the run that sends the verb.
     """
 
-    name: str = "cli"
-    by: str = "command"
+    name: str = "command"
+    noun: str = ""
     source: Trigger = Trigger.MANUAL
     token: str = ""
     run: str | None = None
+
+    @property
+    def by(self) -> str:
+        """The sender in records of changes: command, token NAME, or a person."""
+        return f"{self.noun} {self.name}".lstrip()
 
 
 COMMAND_LINE = Sender()
@@ -379,7 +384,7 @@ def close_problem(tick: Tick, request: VerbRequest[verbs.CloseProblem]) -> Chang
 def acknowledge(tick: Tick, request: VerbRequest[verbs.Ack]) -> ChangedProblem:
     """Another acknowledgement replaces the first."""
     problem = _open_problem(tick, request)
-    acknowledgement = Acknowledgement(tick.now, problem.found.severity, request.sender.name)
+    acknowledgement = Acknowledgement(tick.now, problem.found.severity, request.sender.by)
     problems.save_problem(tick.tx, replace(problem, acknowledgement=acknowledgement))
     return _changed_problem(tick, request, problem, "acknowledged", "is acknowledged: no messages until it is worse or over")
 
@@ -412,7 +417,7 @@ def _changed_problem(
     says: str,
 ) -> ChangedProblem:
     number, subject, key = problem.number, problem.subject.label, problem.label
-    tick.tx.report(ProblemChanged(number, subject, key, change, request.sender.name))
+    tick.tx.report(ProblemChanged(number, subject, key, change, request.sender.by))
     return ChangedProblem(problem=number, subject=subject, key=key, says=f"problem {number} ({subject} {key}) {says}")
 
 
@@ -423,8 +428,8 @@ def mute(tick: Tick, request: VerbRequest[verbs.Mute]) -> Muted:
     is_until_changed = request.verb.until_changed
     known = _state_now(tick.tx, tick.plan.entries[request.key], entry_row) if is_until_changed else None
     held = parse_mute(entry_row.mute).held if entry_row.mute and entry_row.is_muted(tick.now) else 0
-    muted = Mute(tick.now, request.sender.name, held, known).to_text()
-    tick.tx.report(MuteChanged(entry_row.kind, entry_row.name, True, request.sender.name, until or UNTIL_RESUMED))
+    muted = Mute(tick.now, request.sender.by, held, known).to_text()
+    tick.tx.report(MuteChanged(entry_row.kind, entry_row.name, True, request.sender.by, until or UNTIL_RESUMED))
     entries.change_entry(tick.tx, entry_row, entry_row._replace(muted_until=until or UNTIL_RESUMED, mute=muted))
     ends = [_until(tick, until) if until else "", "until something changes" if is_until_changed else ""]
     says = f"{_label(request)} is muted {' or '.join(filter(None, ends)) or 'until unmuted'}"
@@ -452,7 +457,7 @@ def unmute(tick: Tick, request: VerbRequest[verbs.Unmute]) -> Unmuted:
     entry_row = _declared_entry(tick, *request.key)
     if not entry_row.is_muted(tick.now) or entry_row.mute is None:
         return Unmuted(was_muted=False, held=0, says=f"{_label(request)} was not muted")
-    tick.tx.report(MuteChanged(entry_row.kind, entry_row.name, False, request.sender.name, None))
+    tick.tx.report(MuteChanged(entry_row.kind, entry_row.name, False, request.sender.by, None))
     entries.change_entry(tick.tx, entry_row, entry_row._replace(muted_until=None))
     held = parse_mute(entry_row.mute).held
     says = f"{_label(request)} is unmuted; messages of {format_count(held, 'run')} were suppressed"

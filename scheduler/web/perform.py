@@ -164,8 +164,8 @@ def sender_of(request: ApiRequest) -> Sender:
     run = request.headers.get("x-heartbeatd-run")
     if request.caller.is_local and request.headers.get("x-heartbeatd-source") == "cli":
         return Sender(run=run)
-    name = request.caller.name
-    return Sender(name, f"{request.caller.noun} {name}", Trigger.API, token=name, run=run)
+    caller = request.caller
+    return Sender(caller.name, caller.noun, Trigger.API, token=caller.name, run=run)
 
 
 async def call_engine(request: ApiRequest, engine_request: Request) -> Any:

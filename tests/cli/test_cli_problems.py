@@ -113,7 +113,7 @@ def test_a_problem_is_acknowledged_and_closed_by_its_number_or_by_name_and_key(w
         "problem p1 (agent/ops disk:/var) is acknowledged: no messages until it is worse or over"
     )
     assert "critical  03-02 08:00  open, acknowledged" in "\n".join(command("agent/ops"))
-    assert any(line.endswith("by cli: no messages until it is worse or over") for line in command("p1"))
+    assert any(line.endswith("by command: no messages until it is worse or over") for line in command("p1"))
     assert say("problems", "unack", "p1") == "problem p1 (agent/ops disk:/var) is not acknowledged any more"
     assert say("problems", "unack", "p1", code=1) == "heartbeatd: problem p1 was not acknowledged"
     assert say("problems", "ack", "p2").startswith("problem p2 (cron/backup failed) is acknowledged")

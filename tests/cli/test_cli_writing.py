@@ -82,7 +82,7 @@ def test_a_wake_waits_in_the_database_for_a_daemon(config: Path, place: DaemonFi
     assert call(config, "wake", "ops", "--text", "look here") == 0
     assert capsys.readouterr().out == "wake 1 for agent/ops is queued\n"
     waiting = read(place, "select name, source, sender, text, state from wake")
-    assert waiting == [{"name": "ops", "source": "manual", "sender": "cli", "text": "look here", "state": "waiting"}]
+    assert waiting == [{"name": "ops", "source": "manual", "sender": "command", "text": "look here", "state": "waiting"}]
 
 
 def test_a_reminder_is_set_and_cancelled_by_its_number(

@@ -86,7 +86,7 @@ def test_a_user_closes_a_problem_without_a_message(make_world: MakeWorld) -> Non
     world = make_world(CONFIG, scripts=answers("[disk:/var] 92 %", "[disk:/var] 93 %", "HEARTBEAT_OK"))
     world.run(minutes=20)
     assert world.request(VerbRequest(CloseProblem(), world.problem("disk:/var").id)).key == "disk:/var"
-    assert world.events_of(ProblemChanged) == [ProblemChanged("p1", "agent/ops", "disk:/var", "closed", "cli")]
+    assert world.events_of(ProblemChanged) == [ProblemChanged("p1", "agent/ops", "disk:/var", "closed", "command")]
     closed = world.problem("disk:/var")
     assert (closed.is_open, closed.ended_by, [each.kind for each in closed.notices.values()]) == (False, "user", ["over"])
     assert len(problems.unsettled_problems(world.store.connection)) == 0

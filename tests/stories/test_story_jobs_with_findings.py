@@ -142,7 +142,7 @@ def test_an_alert_of_a_job_counts_as_a_success_for_the_agents_that_it_wakes(make
 def test_a_run_by_hand_over_http_does_not_tie_a_problem_to_its_caller(make_world: MakeWorld) -> None:
     found = ["[mail] waits", "HEARTBEAT_OK", "HEARTBEAT_OK"]
     world = make_world(PROGRAM.format(more=""), scripts={"mail": lambda call: found[len(world.calls) - 1]})
-    world.request(VerbRequest(RunJob(), (Kind.CRON, "mail"), Sender("bot", "token bot", Trigger.API, "bot")))
+    world.request(VerbRequest(RunJob(), (Kind.CRON, "mail"), Sender("bot", "token", Trigger.API, "bot")))
     world.run(hours=2, minutes=1)
     assert world.problem("mail", "mail").over_at is not None
 

@@ -176,8 +176,14 @@ def test_status_shows_a_mute_until_it_is_over(make_world: MakeWorld) -> None:
     assert shown(world) is None
     mute(world, hours=2.75)
     world.run(hours=2)
-    expected = {"since": "2026-03-02T08:30:00Z", "by": "cli", "until": "2026-03-02T11:15:00Z", "until_changed": False, "held": 2}
-    assert shown(world) == expected | {"says": "muted by cli until 11:15"}
+    expected = {
+        "since": "2026-03-02T08:30:00Z",
+        "by": "command",
+        "until": "2026-03-02T11:15:00Z",
+        "until_changed": False,
+        "held": 2,
+    }
+    assert shown(world) == expected | {"says": "muted by command until 11:15"}
     world.run(minutes=50)
     assert shown(world) is None
 
@@ -188,7 +194,7 @@ def test_the_log_has_who_muted_and_until_when(make_world: MakeWorld) -> None:
     mute(world, hours=1)
     world.request(VerbRequest(Unmute(), OPS, Sender("bot")))
     assert world.events_of(MuteChanged) == [
-        MuteChanged(Kind.HEARTBEAT, "ops", True, "cli", until),
+        MuteChanged(Kind.HEARTBEAT, "ops", True, "command", until),
         MuteChanged(Kind.HEARTBEAT, "ops", False, "bot", None),
     ]
 
@@ -370,7 +376,7 @@ def test_an_acknowledged_problem_gets_no_reminder(make_world: MakeWorld) -> None
     assert world.request(VerbRequest(Ack(), world.problem("disk").id)).key == "disk"
     world.run(hours=30)
     assert sent(world) == ["[disk] CRITICAL: 97 %"]
-    assert world.events_of(ProblemChanged) == [ProblemChanged("p1", "agent/ops", "disk", "acknowledged", "cli")]
+    assert world.events_of(ProblemChanged) == [ProblemChanged("p1", "agent/ops", "disk", "acknowledged", "command")]
 
 
 def test_an_acknowledged_problem_that_gets_worse_is_reported(make_world: MakeWorld) -> None:

@@ -111,7 +111,7 @@ def test_a_pause_of_all_leaves_a_pause_after_failures_as_it_is(make_world: MakeW
 def test_a_person_with_the_name_of_a_number_of_failures_is_a_person(make_world: MakeWorld) -> None:
     world = make_world(TEN, start="2026-03-02 06:00")
     world.run(minutes=1)
-    world.request(VerbRequest(Pause.of(), OPS, Sender("api", by="10 failures")))
+    world.request(VerbRequest(Pause.of(), OPS, Sender("10 failures")))
     assert explain_now(explained_entry(world)).says == "paused since 06:01 by 10 failures until someone resumes it"
     world.pause(None, until=world.clock.now + timedelta(hours=1))
     world.run(hours=2)

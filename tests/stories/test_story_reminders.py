@@ -36,7 +36,7 @@ def reminders(world: World) -> list[Reminder]:
 def remind(world: World, text: str = "look", **when: object) -> int:
     """Set a reminder as a program with a token does."""
     wake = Wake.of(text=text, **when)
-    return world.request(VerbRequest(wake, OPS, Sender("scripts", "token scripts", token="scripts"))).wake
+    return world.request(VerbRequest(wake, OPS, Sender("scripts", "token", token="scripts"))).wake
 
 
 def cancel(world: World, wake: int) -> str:
@@ -94,7 +94,7 @@ def test_the_same_text_moves_its_reminder(make_world: MakeWorld) -> None:
 def test_the_same_text_of_another_sender_is_another_reminder(make_world: MakeWorld) -> None:
     world = make_world(LAZY)
     remind(world, in_="2h")
-    other = Sender("other", "token other", token="other")
+    other = Sender("other", "token", token="other")
     world.request(VerbRequest(Wake.of(text="look", in_="3h"), OPS, other))
     assert [f"{each.at:%H:%M} {each.by}" for each in reminders(world)] == ["10:00 scripts", "11:00 other"]
 

@@ -38,7 +38,7 @@ from scheduler.engine.inbox import Refused
 from scheduler.engine.plan_sync import adopt_plan
 from scheduler.insight.explanation import explain_all
 from scheduler.model.message import DeliveryResult
-from scheduler.model.outcome import Kind
+from scheduler.model.outcome import Kind, Trigger
 from scheduler.system.state_lock import AlreadyRunning, StateLock
 
 HOUR = timedelta(hours=1)
@@ -312,7 +312,7 @@ def test_a_pause(plant: Plant, say: Say) -> None:
 def test_a_pause_that_is_over_keeps_its_author(plant: Plant, say: Say) -> None:
     world = plant(fleet())
     world.run_until(at(8))
-    world.request(VerbRequest(Pause(), (Kind.HEARTBEAT, "ops"), Sender(by="token chat")))
+    world.request(VerbRequest(Pause(), (Kind.HEARTBEAT, "ops"), Sender("token chat")))
     world.run_until(at(13, 30))
     world.resume((Kind.HEARTBEAT, "ops"))
     run_until_now(world)
@@ -328,11 +328,15 @@ def test_a_mute(plant: Plant, say: Say) -> None:
     assert "quiet muted by chat until unmuted" in " ".join(" ".join(say(world, "ops")).split())
 
 
+TOKEN = Sender("chat", "token", Trigger.API, token="chat")
+
+
 def test_status_says_the_same_of_a_pause_and_of_a_mute(plant: Plant, say: Say) -> None:
     cases = (
-        (VerbRequest(Pause(), (Kind.HEARTBEAT, "ops"), Sender(by="chat")), "paused since", "by chat until someone resumes it"),
-        (VerbRequest(Pause(for_=timedelta(days=9)), (Kind.HEARTBEAT, "ops"), Sender(by="Mary")), "paused since", "by Mary until"),
-        (VerbRequest(Mute(), (Kind.HEARTBEAT, "ops"), Sender("chat")), "muted", "by chat until unmuted"),
+        (VerbRequest(Pause(), (Kind.HEARTBEAT, "ops"), TOKEN), "paused since", "by token chat until someone resumes it"),
+        (VerbRequest(Pause(for_=timedelta(days=9)), (Kind.HEARTBEAT, "ops"), Sender("Mary")), "paused since", "by Mary until"),
+        (VerbRequest(Mute(), (Kind.HEARTBEAT, "ops"), TOKEN), "muted", "by token chat until unmuted"),
+        (VerbRequest(Mute(), (Kind.HEARTBEAT, "ops")), "muted", "by command until unmuted"),
         (
             VerbRequest(Mute(until_changed=True), (Kind.HEARTBEAT, "ops"), Sender("Mary")),
             "muted",

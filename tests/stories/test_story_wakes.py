@@ -204,7 +204,7 @@ def test_the_1001st_sender_is_refused_and_no_other_wake_is_lost(make_world: Make
     assert refused.value.code == "too_many_wakes"
     assert wake_results(world)[-1] == "rejected"
     world.wake("ops", "look again", sender="sender7")  # merged with the waiting wake of this sender
-    world.wake("ops", "a person", source=Trigger.MANUAL, sender="cli")
+    world.wake("ops", "a person", source=Trigger.MANUAL, sender="command")
     world.run(hours=2)
     assert "a person" in world.calls[0].stdin
     assert "By api sender7, 2 times" in world.calls[0].stdin
@@ -238,7 +238,7 @@ def test_one_token_cannot_crowd_out_other_tokens_or_people(make_world: MakeWorld
     assert _wakes_of_groups(world, "greedy", range(1010)) == ["kept"] * 1000 + ["too_many_wakes"] * 10
     assert _wakes_of_groups(world, "modest", range(11)) == ["kept"] * 10 + ["too_many_wakes"]
     assert _wakes_of_groups(world, "greedy", [2000]) == ["too_many_wakes"]
-    world.wake("ops", "a person asks", source=Trigger.MANUAL, sender="cli")
+    world.wake("ops", "a person asks", source=Trigger.MANUAL, sender="command")
     world.run(hours=2)
     prompt = world.calls[0].stdin
     assert prompt.index("a person asks") < prompt.index("group 0 of greedy") < prompt.index("group 1 of greedy")
@@ -388,13 +388,13 @@ def test_manual_wakes_neither_count_against_nor_obey_the_rate_limit(make_world: 
     world = make_world("limits: {wake_flood: 1 per 1h, wake_gap: 1s}\n" + agent(interval="1d"))
     world.run(minutes=1)
     for _ in range(3):
-        world.wake("ops", "look", source=Trigger.MANUAL, sender="cli")
+        world.wake("ops", "look", source=Trigger.MANUAL, sender="command")
         world.run(minutes=1)
     world.wake("ops", "by a program")
     world.run(minutes=1)
     world.wake("ops", "by a program again")
     world.run(minutes=1)
-    world.wake("ops", "by a person", source=Trigger.MANUAL, sender="cli")
+    world.wake("ops", "by a person", source=Trigger.MANUAL, sender="command")
     world.run(minutes=1)
     assert [line.split()[1:3] for line in world.history()[1:]] == [
         *([f"08:0{minute}", "manual"] for minute in (1, 2, 3)),

@@ -172,7 +172,7 @@ def bring_about(world: World) -> None:
     world.send = lambda sent: DeliveryResult("dead", REFUSED) if sent.channel.name == "dead" else DeliveryResult("delivered")
     agent, job = Kind.HEARTBEAT, Kind.CRON
     world.run(minutes=75)
-    world.request(VerbRequest(Pause(), (agent, "paused"), Sender(by="chat")))
+    world.request(VerbRequest(Pause(), (agent, "paused"), Sender("chat")))
     world.request(VerbRequest(Mute(until_changed=True), (agent, "muted"), Sender("Mary")))
     world.request(VerbRequest(Mute(), (job, "silenced"), Sender("Mary")))
     world.request(VerbRequest(HoldLane(for_=timedelta(hours=1), id="telegram"), (agent, "held")))

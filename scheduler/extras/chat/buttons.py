@@ -197,7 +197,7 @@ class PressButton:
         question = questions.question_of_notice(tick.tx.db, message.notice)
         if question is not None:
             return answer_question(tick, question.id, question.options[int(action.removeprefix(ANSWER))], name).course
-        person = Sender(name, by=name, source=Trigger.API)
+        person = Sender(name, source=Trigger.API)
         return "; ".join(each(tick).says for each in _requests_of(tick.tx.db, message, action, person))
 
     def _report(self, tx: Transaction, action: str, result: PressResult, message: OutboxMessage | None) -> None:

@@ -125,7 +125,7 @@ class ReplyToMessage:
     def _act(self, tick: Tick, message: OutboxMessage) -> str:
         whole, text = outbox.whole_message(tick.tx.db, message), self.reply.text
         name = one_line(f"{self.reply.user} on {message.channel}")[:100]
-        person = Sender(name, by=name, source=Trigger.MANUAL)
+        person = Sender(name)
         if text.casefold().rstrip(".!") in DONE:
             return self._close(tick, whole, person)
         zone = tick.plan.settings.zone
