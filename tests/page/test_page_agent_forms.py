@@ -137,7 +137,7 @@ def test_a_run_of_a_model_has_its_tokens_and_cost_and_its_worker(daemon: WebDaem
 
 
 def test_the_next_run_is_shown_with_the_time_until_it(kept_daemon: WebDaemon) -> None:
-    assert "Next run: 15:30 ( in 30 min )" in user_of(kept_daemon).get(OPS).text
+    assert "Next run: 15:30 ( in 30m )" in user_of(kept_daemon).get(OPS).text
 
 
 def test_older_runs_are_on_further_pages(daemon: WebDaemon) -> None:
@@ -627,7 +627,7 @@ def test_an_edit_of_the_config_is_undone_from_the_first_page_after_a_preview(dae
     user.submit(f"{OPS}/config", **sent, step="write")
     assert "interval: 1h " in daemon.config.read_text() and "runs_per_day" not in daemon.config.read_text()
     first = user.get("/")
-    assert "Last edit 0 s ago by token all: agent/ops: " in first.text
+    assert "Last edit 0s ago by token all: agent/ops: " in first.text
     preview = user.get(undo_links(first)[0])
     assert "Nothing is written yet." in preview.text and "+ interval: 30m # twice an hour" in preview.text
     assert "show_ok" not in before and "- show_ok: true" in preview.text

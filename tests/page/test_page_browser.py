@@ -110,7 +110,7 @@ def test_problems_come_first_and_a_card_says_each_fact_once(browser: Browser, da
         assert names(page)[0] == "deploys"
         expect(page.locator("#card-deploys")).to_contain_text("failing")
         expect(page.locator("#card-mail")).to_contain_text("paused")
-        expect(page.locator("#card-backups time")).to_have_text("in 19 min")  # by the clock of the daemon
+        expect(page.locator("#card-backups time")).to_have_text("in 19m")  # by the clock of the daemon
         expect(page.locator("#card-garden .why")).to_have_text("disabled in the config: enabled: false")
         expect(page.locator("#card-websites .why")).to_have_text("ran 30 times, 2 messages delivered")
         expect(page.locator("#card-deploys .why")).to_contain_text(re.compile(r"^6 of 30 runs failed: exit code 1: .* \(exit\)$"))

@@ -17,7 +17,7 @@ from zoneinfo import ZoneInfo
 
 from starlette.responses import HTMLResponse, Response
 
-from heartbeat.words import escape_control, format_count, format_usd
+from heartbeat.words import escape_control, format_count, format_duration, format_usd
 from heartbeatd.answers import LastRun, RunRecord, UsedLimit
 from heartbeatd.operations import Concern, Endpoint, keys_of
 from heartbeatd.verbs import VERB_ENDPOINTS, Verb
@@ -154,27 +154,21 @@ def utc_text(moment: datetime) -> str:
     return f"{moment.astimezone(ZoneInfo('UTC')):%Y-%m-%dT%H:%M:%SZ}"
 
 
-def format_span(span: timedelta | float) -> str:
-    """A duration in its two largest units: 45 s, 12 min, 3 h 20 min, 2 d 4 h. The rest is cut."""
-    seconds = int(abs(span.total_seconds() if isinstance(span, timedelta) else span))
-    if seconds < 60:
-        return f"{seconds} s"
-    minutes, hours, days = seconds // 60, seconds // 3600, seconds // 86400
-    if hours < 1:
-        return f"{minutes} min"
-    if days < 1:
-        return f"{hours} h {minutes % 60} min" if minutes % 60 else f"{hours} h"
-    return f"{days} d {hours % 24} h" if hours % 24 else f"{days} d"
+def format_span(span: timedelta) -> str:
+    """A duration in its two largest units, but seconds only below a minute: 45s, 12m, 3h20m, 2d4h. The rest is cut."""
+    steps = ((timedelta(days=1), timedelta(hours=1)), (timedelta(minutes=1), timedelta(minutes=1)))
+    step = next((step for least, step in steps if abs(span) >= least), timedelta(seconds=1))
+    return format_duration(abs(span) // step * step)
 
 
 def until_text(moment: datetime, now: datetime) -> str:
-    """How long it is until a time, for browsers without JavaScript: in 12 min."""
+    """How long it is until a time, for browsers without JavaScript: in 12m."""
     left = moment - now
     return f"in {format_span(left)}" if left > timedelta() else "now"
 
 
 def ago_text(moment: datetime, now: datetime) -> str:
-    """How long ago a time was: 12 min ago."""
+    """How long ago a time was: 12m ago."""
     return f"{format_span(now - moment)} ago"
 
 
@@ -192,7 +186,7 @@ def run_time(run: RunRecord | LastRun) -> str:
     """How long a run took that has ended: in seconds, from a minute on as other durations."""
     assert run.started_at is not None and run.finished_at is not None  # it has ended
     took = run.finished_at - run.started_at
-    return f"{took.total_seconds():.1f} s" if took < timedelta(minutes=1) else format_span(took)
+    return f"{took.total_seconds():.1f}s" if took < timedelta(minutes=1) else format_span(took)
 
 
 def quick_ends(now: datetime, zone: ZoneInfo) -> list[tuple[str, str, str]]:
@@ -200,7 +194,7 @@ def quick_ends(now: datetime, zone: ZoneInfo) -> list[tuple[str, str, str]]:
     local = now.astimezone(zone)
     hours = (local.replace(hour=hour, minute=0, second=0, microsecond=0) for hour in (8, 12))
     ends = sorted(each if each > local else each + timedelta(days=1) for each in hours)
-    return [("for", "2h", "for 2 h"), *(("until", utc_text(each), f"until {each:%H:%M}") for each in ends)]
+    return [("for", "2h", "for 2h"), *(("until", utc_text(each), f"until {each:%H:%M}") for each in ends)]
 
 
 # --- colours ----------------------------------------------------------------------------------------------------------

@@ -139,10 +139,10 @@
 
   function format(seconds) {
     const minutes = Math.floor(seconds / 60), hours = Math.floor(minutes / 60), days = Math.floor(hours / 24);
-    if (minutes < 1) return `${seconds} s`;
-    if (hours < 1) return `${minutes} min`;
-    if (days < 1) return minutes % 60 ? `${hours} h ${minutes % 60} min` : `${hours} h`;
-    return hours % 24 ? `${days} d ${hours % 24} h` : `${days} d`;
+    if (minutes < 1) return `${seconds}s`;
+    if (hours < 1) return `${minutes}m`;
+    if (days < 1) return minutes % 60 ? `${hours}h${minutes % 60}m` : `${hours}h`;
+    return hours % 24 ? `${days}d${hours % 24}h` : `${days}d`;
   }
 
   setInterval(() => { if (!document.hidden) countDown(); }, 1000);
