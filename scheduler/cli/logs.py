@@ -14,7 +14,7 @@ import click
 
 from heartbeat.words import one_line
 from scheduler.cli import daemon_files, options
-from scheduler.cli.daemon_files import Source
+from scheduler.cli.daemon_files import DaemonFiles, Source
 from scheduler.cli.output import format_elapsed, format_time, paint, utc_now, zone_name
 from scheduler.insight import reload_history
 from scheduler.insight.reason_texts import ending_text
@@ -70,9 +70,8 @@ def _read_events(db: sqlite3.Connection, source: Source, key: Key | None, since:
 
     Starts and ends of the daemon are always among them. With `key`, all others concern this entry.
     """
-    running = daemon_files.find_running_daemon(source.files) is not None
     found, now = overviews.list_activity(db, key, since, limit), utc_now()
-    found += [event for event in _daemon_events(db, running=running) if event.at >= since]
+    found += [event for event in _daemon_events(db, source.files) if event.at >= since]
     if key is None:
         changes = reload_history.config_changes_between(db, since, now)
         found += [_event("config", each.at, each.result, each.by, "; ".join(each.lines or each.problems)) for each in changes]
@@ -82,8 +81,9 @@ def _read_events(db: sqlite3.Connection, source: Source, key: Key | None, since:
     return sorted(found, key=lambda event: event.at)[-limit:]
 
 
-def _daemon_events(db: sqlite3.Connection, *, running: bool) -> Iterator[LoggedEvent]:
-    recorded = boots.all_boots(db)
+def _daemon_events(db: sqlite3.Connection, files: DaemonFiles) -> Iterator[LoggedEvent]:
+    recorded = boots.all_boots(db)  # before the lock, which a daemon has taken before it records its start
+    running = daemon_files.find_running_daemon(files) is not None or boots.is_leader_running(db)
     for boot in recorded:
         yield _event("daemon", boot.started_at, "started", f"pid {boot.pid}")
     for down in boots.downtimes_between(recorded, running=running):
@@ -109,8 +109,7 @@ def _event(
 
 def _identity(event: LoggedEvent) -> tuple[object, ...]:
     """An event that is the same at the next look. A record of skipped slots grows, and is then printed again."""
-    at = event.at if event.id is None and event.result != "ended unexpectedly" else None
-    return event.event, event.id, event.result, event.slots, at
+    return event.event, event.id, event.result, event.slots, event.at
 
 
 def _print_events(events: list[LoggedEvent], form: str) -> None:

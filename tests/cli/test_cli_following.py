@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from itertools import takewhile
 from pathlib import Path
 from typing import IO
 
@@ -27,7 +28,7 @@ from scheduler.engine.problems import after_finding
 from scheduler.model.circuit import Circuit
 from scheduler.model.problem import Finding, Subject
 from scheduler.model.settings import Target
-from scheduler.store import problems
+from scheduler.store import boots, problems
 from scheduler.store.transaction import Transaction
 
 CONFIG = """\
@@ -149,6 +150,25 @@ def test_logs_follow_prints_new_events_until_ctrl_c(world: World) -> None:
         assert "agent/ops" in read_until(process.stdout, "alert")
         code, err = interrupt(process)
     assert (code, "Traceback" in err) == (0, False)
+
+
+def test_logs_follow_prints_each_crash_and_each_time_that_a_problem_opens(world: World) -> None:
+    is_over = json.dumps({"findings": [{"key": "disk", "text": "92 %", "severity": "warning", "resolved": True}]})
+    answers = iter((is_over, "[disk] 92 %", is_over, "[disk] 92 %"))
+    world.scripts["ops"] = lambda _: next(answers, 1)
+    world.downtime(minutes=1)
+    with started("-c", world.config, "logs", "--follow", "-n", "0") as process:
+        assert process.stdout and process.stderr
+        read_until(process.stderr, "waiting for new events")
+        world.run(hours=1)
+        read_until(process.stdout, "agent/ops  problem opened")
+        world.run(hours=1)
+        crashed_at = boots.all_boots(world.store.connection)[-1].seen_until
+        world.downtime(minutes=1)
+        world.run(hours=1)
+        lines = list(takewhile(lambda line: "agent/ops  failed" not in line, process.stdout))
+    assert sum("agent/ops  problem opened" in line for line in lines) == 1
+    assert [line for line in lines if "ended unexpectedly" in line and f"{crashed_at.astimezone():%H:%M:%S}" in line]
 
 
 def test_status_watch_prints_one_status_after_the_other_in_a_pipe(world: World) -> None:
