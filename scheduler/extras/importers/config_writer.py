@@ -141,6 +141,8 @@ def _rename(draft: Draft, section: str, name: str, known: Mapping[str, object]) 
                 for key in referring:
                     if part.get(key) == name:
                         part[key] = new
+                    elif isinstance(part.get(key), list):  # of recipients
+                        part[key] = [new if each == name else each for each in part[key]]
 
 
 def _settle(draft: Draft, render: Callable[[], str], check: Callable[[str], LoadedConfig]) -> tuple[str, LoadedConfig]:

@@ -125,6 +125,19 @@ def test_an_entry_with_a_name_that_is_taken_gets_another_name(tmp_path: Path, ca
     assert "    agent: main-2\n" in path.read_text("utf-8")
 
 
+def test_a_job_with_two_recipients_follows_the_channel_whose_name_is_taken(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mine = 'channels:\n  telegram-1: {kind: webhook, url: "https://example.org/"}\n'
+    path = write(tmp_path, "config.yaml", mine + SMALL)
+    job = '{"jobs": [{"name": "a", "schedule": "0 7 * * *", "prompt": "Go.", "deliver": "telegram:1, telegram:2"}]}'
+    code, _, err = run(
+        capsys, "hermes", write(tmp_path, "jobs.json", job), write(tmp_path, ".env", "TELEGRAM_BOT_TOKEN=1:a"), "--into", path
+    )
+    assert (code, err) == (0, "")
+    assert "    deliver: [telegram-1-2, telegram-2]\n" in path.read_text("utf-8")
+
+
 def test_into_a_config_with_errors_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write(tmp_path, "config.yaml", SMALL + "nonsense: 1\n")
     before = path.read_bytes()
