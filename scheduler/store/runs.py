@@ -361,7 +361,7 @@ def find_awaited_result(db: sqlite3.Connection, run_id: int) -> AwaitedResult | 
     """The awaited result of a run; None if the run did not end `async`."""
     row = db.execute(
         "select run.id, run.kind, run.name, run.slot, run.result_due_at,"
-        " run.result_due_at is null and (result.id is null or result.reason = 'no_result') as given_up from run"
+        " result.reason is not distinct from 'no_result' as given_up from run"
         " left join run as result on result.kind = run.kind and result.name = run.name and result.slot = run.slot"
         " and result.trigger = 'result' where run.id = ? and run.outcome = 'async'",
         (run_id,),
