@@ -365,6 +365,10 @@ def test_two_agents_that_do_not_report_release_the_notification_after_the_second
     world = make_world(**two_agents(scripts={"nightly-backup": in_turn(FAILED)}))
     world.run_until("2026-03-02 14:00")
     assert sent(world) == [f"03-02 10:00 {FAILURE}"]
+    note = held_back(world)[0]["held_back"]["note"]
+    assert [each.partition(" (run ")[0] for each in note.split("; ")] == [
+        f"agent {name} did not report it" for name in ("ops", "web")
+    ]
 
 
 def test_an_agent_reports_a_failure_although_the_job_wakes_another_agent_since(make_world: MakeWorld) -> None:

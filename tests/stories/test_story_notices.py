@@ -579,6 +579,30 @@ def test_nothing_is_sent_to_a_channel_that_refuses_the_message_about_another_one
     assert [(channel, state) for _, channel, state in notices(world)] == [("other", "dead"), ("log", "delivered")]
 
 
+def test_a_refusal_is_notified_again_once_the_channel_that_lost_its_notification_takes_a_message(make_world: MakeWorld) -> None:
+    """All at the same time: other refuses the notification about hook, takes the next message, and then hook refuses again."""
+    ops = '  %s: {runner: {kind: command, argv: [agent]}, heartbeat: {interval: none, checklist: "- look\n", deliver: %s}}\n'
+    names = {"first": "hook", "web": "other", "second": "hook"}
+    world = make_world(
+        HOOKS + "agents:\n" + "".join(ops % each for each in names.items()),
+        scripts={name: lambda call: f"ALERT: {call.name}" for name in names},
+    )
+    world.send = channels_answering({"hook": REFUSED, "other": DeliveryResult("retry", "busy")}, [])
+    world.wake("first")
+    world.run(minutes=1)
+    world.send = lambda _: DeliveryResult("retry", "busy")
+    world.wake("web")
+    world.wake("second")
+    world.run(minutes=1)
+    answers = {2: REFUSED, 3: TAKEN, 4: REFUSED}
+    world.send = lambda each: answers.get(each.message.id, TAKEN)
+    for message in answers:
+        world.inbox.submit(VerbRequest(Retry(), message))
+    world.run(minutes=1)
+    sent = [(channel, state) for notice, channel, state in notices(world) if notice.startswith("opened p1")]
+    assert sent == [("other", "dead"), ("other", "delivered")]
+
+
 def test_recipients_whose_channels_fail_get_the_end_once_in_the_log(make_world: MakeWorld) -> None:
     """Both had been sent the failure. The message to one of them is given up when the end is in the log already."""
     jobs = """\

@@ -48,7 +48,7 @@ class MakeTooled:
         beat = ", ".join(f"{key}: {value}" for key, value in words.items())
         yaml = f"""
 providers: {{anthropic: {{api_key: "${{KEY}}", base_url: "{model.url}"}}}}
-prices: {{claude-haiku-5-5: {{input: 1.0, output: 5.0}}}}
+prices: {{claude-haiku-5-5: {{input: 1.0, output: 5.0}}, large: {{input: 10.0, output: 50.0}}}}
 agents:
   ops:
     runner:
@@ -166,6 +166,39 @@ def test_an_exceeded_budget_says_how_much_of_it_is_reserved_and_not_known(make: 
     assert skipped["error"].startswith(
         f"usd_per_day: {used} of 0.3725 USD are used {reserved}, and one try may cost 0.3625; until"
     )
+
+
+LONG = reply(message(tool("disk__long", {"size": 4000}), stop_reason="tool_use"))  # 8,000 bytes
+
+
+def results_of(server: Server) -> list[str]:
+    """The results of tools in the last request."""
+    blocks = [block for each in server.requests[-1].json["messages"] for block in each["content"] if isinstance(block, dict)]
+    return [block["content"] for block in blocks if block["type"] == "tool_result"]
+
+
+def test_an_expensive_fallback_limits_the_prompt_and_not_the_results_of_tools(make: MakeTooled) -> None:
+    """The budget allows a prompt of 4,000 tokens to the fallback. The agent's own model costs a tenth."""
+    with model(LONG, text_answer("HEARTBEAT_OK")) as server:
+        world = make(server, allow="long", budget="{usd_per_try: 0.15}", fallbacks="[{model: large}]")
+        world.run(minutes=1)
+    assert world.history() == ["03-02 08:00 interval ok heartbeat_ok"]
+    assert results_of(server) == ["ü" * 4000]
+
+
+def test_without_a_budget_the_results_of_tools_may_have_more_bytes_than_the_prompt_may_have_tokens(make: MakeTooled) -> None:
+    with model(LONG, text_answer("HEARTBEAT_OK")) as server:
+        world = make(server, allow="long", max_input_tokens="6k")
+        world.run(minutes=1)
+    (result,) = results_of(server)
+    assert 4000 < len(result.encode()) < 6000
+
+
+def test_with_a_budget_the_results_of_tools_have_no_more_bytes_than_the_prompt_may_have_tokens(make: MakeTooled) -> None:
+    with model(LONG, text_answer("HEARTBEAT_OK")) as server:
+        world = make(server, allow="long", max_input_tokens="6k", budget="{usd_per_day: 5}")
+        world.run(minutes=1)
+    assert len(json.dumps(server.requests[-1].json["messages"], ensure_ascii=False).encode()) < 6000
 
 
 def test_the_budget_of_a_day_reserves_all_turns(make: MakeTooled) -> None:
