@@ -33,6 +33,8 @@ from scheduler.store.transaction import Transaction, recall
 
 MAX_KEPT = 500  # problems of an agent that are over; the oldest are deleted first
 
+MORE_THAN_KEPT = f"select 1 from problem limit 1 offset {MAX_KEPT}"  # noqa: S608
+
 # The problems that matter for the next look: they are not over, or a recipient is still to be notified of their end.
 UNSETTLED = (
     "(over_at is null or exists (select 1 from problem_notice where problem_id = problem.id and problem_notice.kind <> 'over'))"
@@ -42,9 +44,12 @@ ALL_UNSETTLED = (
     "select * from problem where " + UNSETTLED + " and coalesce(?, kind) = kind"  # noqa: S608
     " and coalesce(?, name) = name order by kind, name, part, key"
 )
-# The same without a subject, from two small indexes: most problems are over, and their recipients know it.
-IS_ANY_UNSETTLED = (
-    "select exists (select 1 from problem where over_at is null) or exists (select 1 from problem_notice where kind <> 'over')"
+# Their subjects, from two small indexes: most problems are over, and their recipients know it. After a large failure, reading all
+# of them again for each run that fails would take longer than a query for each subject.
+MAX_RECALLED = 50
+SOME_UNSETTLED = (
+    "select kind, name, part from problem where over_at is null union all select kind, name, part from problem"  # noqa: S608
+    f" where id in (select problem_id from problem_notice where kind <> 'over') limit {MAX_RECALLED + 1}"
 )
 
 NOTICES = """
@@ -221,14 +226,21 @@ def renew_notice(tx: Transaction, held: HeldMessage) -> None:
 
 
 def is_any_unsettled(db: sqlite3.Connection) -> bool:
-    """Whether any problem is not over, or its end is still to be sent. In a tick without any, this takes no query."""
-    return recall(db, IS_ANY_UNSETTLED, lambda rows: bool(rows[0][0]))
+    """Whether any problem is not over, or its end is still to be sent."""
+    return bool(recall(db, SOME_UNSETTLED, _tuples))
 
 
 def has_unsettled(db: sqlite3.Connection, subject: Subject) -> bool:
-    """Whether a problem of a subject is not over, or its end is still to be sent."""
+    """Whether a problem of a subject is not over, or its end is still to be sent. If there are few, one query answers for all."""
+    some = recall(db, SOME_UNSETTLED, _tuples)
+    if len(some) <= MAX_RECALLED:
+        return subject in some
     query = "select exists (select 1 from problem where kind = ? and name = ? and part = ? and " + UNSETTLED + ")"  # noqa: S608
-    return is_any_unsettled(db) and bool(db.execute(query, subject).fetchone()[0])
+    return bool(db.execute(query, subject).fetchone()[0])
+
+
+def _tuples(rows: list[sqlite3.Row]) -> list[tuple[str, ...]]:
+    return [*map(tuple, rows)]
 
 
 def entries_with_problems(db: sqlite3.Connection) -> frozenset[Key]:
@@ -301,7 +313,7 @@ def delete_old_problems(tx: Transaction, keep: timedelta) -> None:
     """
     before = to_millis(tx.now - max(keep, UNSTABLE_TIME))
     tx.db.execute("delete from problem where over_at < ?", (before,))
-    if recall(tx.db, "select 1 from problem limit 1", bool):  # even without any row, this statement takes 150 µs
+    if recall(tx.db, MORE_THAN_KEPT, bool):  # the statement below takes 150 µs or more
         tx.db.execute(
             "delete from problem where id in (select id from"
             " (select id, row_number() over (partition by name order by over_at desc) as place from problem"

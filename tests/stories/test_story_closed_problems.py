@@ -82,6 +82,18 @@ def test_an_agent_with_many_closed_problems_leaves_those_of_others_alone(make_wo
     assert Counter(each.subject.name for each in over) == {"ops": problems.MAX_KEPT, "calm": 1}
 
 
+def test_a_problem_ends_while_other_agents_have_more_open_ones_than_a_tick_reads_at_once(make_world: MakeWorld) -> None:
+    agent = CONFIG.partition("agents:\n")[2]
+    many = "\n".join(f"[item{number}] broken" for number in range(problems.MAX_RECALLED // 2 + 1))
+    said = iter(["[disk] full"])
+    scripts = {"ops": lambda _: many, "pay": lambda _: many, "web": lambda _: next(said, "HEARTBEAT_OK")}
+    world = make_world(CONFIG + agent.replace("ops", "pay") + agent.replace("ops", "web"), scripts=scripts)
+    world.run(minutes=10)
+    assert sum(each.is_open for each in problems.all_problems(world.store.connection)) > problems.MAX_RECALLED
+    world.run(hours=2)
+    assert [text for text in sent(world) if "disk" in text] == ["[disk] full", "[disk] over after 30m, no longer mentioned"]
+
+
 def test_a_user_closes_a_problem_without_a_message(make_world: MakeWorld) -> None:
     world = make_world(CONFIG, scripts=answers("[disk:/var] 92 %", "[disk:/var] 93 %", "HEARTBEAT_OK"))
     world.run(minutes=20)
