@@ -91,6 +91,11 @@ def test_an_edit_changes_only_its_value(patch: dict[str, Any], old: str, new: st
     assert apply_patch(CONFIG, patch) == CONFIG.replace(old, new)
 
 
+def test_a_new_section_comes_below_the_comments_of_the_last_one_and_above_those_of_the_next() -> None:
+    above, below = "agents:\n  mail:\n    interval: 30m\n    # budget: {usd_per_day: 0.50}\n", "\n# cron:\n#   nightly:\n"
+    assert apply_patch(above + below, {"limits": {"concurrency": 2}}) == f"{above}limits: {{concurrency: 2}}\n{below}"
+
+
 @pytest.mark.parametrize("newline", ["\n", "\r\n"])
 def test_the_line_breaks_of_the_file_stay(newline: str) -> None:
     text = "a:\n  b: 1\n  c: 2".replace("\n", newline)

@@ -329,13 +329,16 @@ class _Document:
         return pair[0].start_mark.line, bisect_right(self._starts, max(self._end(pair[1], pair[0].end_mark.index) - 1, 0))
 
     def _place_below(self, node: MappingNode) -> _Place:
-        """Where to add keys to a map: below its last value, and below comments there that are indented as much as its keys."""
+        """Where to add keys to a map: below its last value, and below comments there that are indented as much as its keys.
+
+        At the margin, a comment may be about the next section.
+        """
         column = node.value[0][0].start_mark.column
         _, end = self._lines_of(node.value[-1])
         for number, line in enumerate(self._lines[end:], end + 1):
-            if line.strip() and not (line.lstrip().startswith("#") and len(line) - len(line.lstrip()) >= column):
+            if line.strip() and not (line.lstrip().startswith("#") and len(line) - len(line.lstrip()) >= max(column, 1)):
                 break
-            end = number if line.strip() and column else end
+            end = number if line.strip() else end
         inner = [each for _, each in node.value if isinstance(each, MappingNode) and each.value and not each.flow_style]
         step = inner[0].value[0][0].start_mark.column - column if inner else _STEP
         return _Place(end, column, step if 1 < step < 9 else _STEP)
