@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from collections.abc import Callable
+from functools import partial
 from itertools import islice
 from zoneinfo import ZoneInfo
 
@@ -43,7 +45,7 @@ from scheduler.store import agent_memory, disk_reserve, entries, outbox, questio
 from scheduler.store.database import parse_row_id
 from scheduler.store.run_history import RunFilter
 from scheduler.system import lanes, state_lock
-from scheduler.web.access import check_access, cut
+from scheduler.web.access import AnAnswer, check_access, cut
 from scheduler.web.api_request import ApiRequest
 from scheduler.web.app_state import open_reader
 from scheduler.web.http_errors import bad_request, not_found
@@ -127,11 +129,7 @@ def list_runs(request: ApiRequest, question: ListRuns) -> answers.RunList:
 
 @handles(GetRun)
 def get_run(request: ApiRequest, _: GetRun) -> answers.RunWithWakes:
-    with open_reader(request.app_state) as db:
-        found = run_history.get_run_with_wakes(db, request.number)
-    if found is None:
-        raise not_found(f"run {request.number}")
-    return found
+    return _found(request, "run", run_history.get_run_with_wakes)
 
 
 @handles(ListSaid)
@@ -189,19 +187,20 @@ def list_problems(request: ApiRequest, question: ListProblems) -> answers.Proble
 
 @handles(GetQuestion)
 def get_question(request: ApiRequest, _: GetQuestion) -> answers.PersonQuestion:
-    with open_reader(request.app_state) as db:
-        found = questions.find_question(db, request.number)
-    if found is None:
-        raise not_found(f"question {request.number}")
-    return found
+    return _found(request, "question", questions.find_question)
 
 
 @handles(GetWake)
 def get_wake(request: ApiRequest, _: GetWake) -> answers.WakeStatus:
+    return _found(request, "wake", partial(status_data.read_wake, now=request.app_state.clock()))
+
+
+def _found(request: ApiRequest, noun: str, read: Callable[[sqlite3.Connection, int], AnAnswer | None]) -> AnAnswer:
+    """What has the number of the path. Raises HttpError if nothing has it."""
     with open_reader(request.app_state) as db:
-        found = status_data.read_wake(db, request.number, request.app_state.clock())
+        found = read(db, request.number)
     if found is None:
-        raise not_found(f"wake {request.number}")
+        raise not_found(f"{noun} {request.number}")
     return found
 
 
