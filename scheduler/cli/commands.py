@@ -116,15 +116,6 @@ def logs() -> None:
     """
 
 
-class ReportFormat(click.Choice[str]):
-    """The formats of the report. The former format `html` names the page that shows the same charts."""
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        if value == "html":
-            self.fail("HTML was removed; the page shows the charts under Costs (`heartbeatd docs page`)", param, ctx)
-        return super().convert(value, param, ctx)
-
-
 @command("report_text:print_report")
 @click.option("--for", "span", type=DURATION, default=timedelta(days=7), help="How far back to look.  [default: 7d]")
 @click.option(
@@ -134,14 +125,7 @@ class ReportFormat(click.Choice[str]):
     show_default=True,
     help="Group by agent and job (entry), or by model.",
 )
-@click.option(
-    "--format",
-    "form",
-    type=ReportFormat(["text", "json"]),
-    default="text",
-    show_default=True,
-    help="Text for people, or JSON for programs.",
-)
+@options.format_option
 @click.option("--out", type=FILE, help="Write the report to this file. Only a summary is printed.")
 @options.config_option
 @options.state_option

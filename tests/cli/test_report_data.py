@@ -483,11 +483,3 @@ def test_without_a_database_no_report_is_written(state: Path, tmp_path: Path, ca
     assert run_report(state, "--out", str(tmp_path / "report")) == 0
     assert capsys.readouterr().out == f"there is no database yet: {state}\n"
     assert not (tmp_path / "report").exists()
-
-
-def test_the_former_report_as_html_names_the_page(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["report", "--format", "html"]) == 2
-    assert capsys.readouterr().err == (
-        "heartbeatd: Invalid value for '--format': HTML was removed; the page shows the charts under Costs"
-        " (`heartbeatd docs page`); see `heartbeatd report --help`\n"
-    )
