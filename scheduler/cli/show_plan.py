@@ -169,7 +169,7 @@ def _note_lines(data: PlanForecast, *, running: bool) -> Iterator[str]:
         yield "the number of runs started by wakes is unknown: only the config contains the agents that jobs wake"
     for source, words in SOURCE_NOTES.items():
         yield from _format_names(words, [entry_label(entry) for entry in entries if entry.total and entry.source == source])
-    for state, words in STATE_NOTES.items():
+    for state, words in forecast.STATES_WITHOUT_RUNS.items():
         found = [entry_label(entry) for entry in entries if not (entry.total or entry.wakes) and entry.state == state]
         yield from (paint(line, Level.PLANNED) for line in _format_names(words, found))
     state = paint("running", Level.GOOD) if running else paint("down", Level.BAD)
@@ -181,7 +181,6 @@ SOURCE_NOTES = {
     "reload": "schedule after a reload",
     "fresh start": "schedule of a first start now",
 }
-STATE_NOTES = {"active": "nothing in this period", "paused": "paused", "done": "done", "disabled": "disabled"}
 
 
 def _format_names(words: str, found: list[str], then: str = ": ") -> Iterator[str]:

@@ -42,6 +42,7 @@ from scheduler.work.plan import Plan, make_plan
 MAX_SPAN = timedelta(days=400)
 A_WEEK = timedelta(days=7)
 ALLOWED_YEARS = range(1900, 9900)  # in which a forecast may begin; datetime ends soon after
+STATES_WITHOUT_RUNS = {"active": "no run in this time", "paused": "paused", "done": "done", "disabled": "disabled"}
 MAX_LISTED_FIRINGS = 4  # runs of an entry on one day that are listed one by one; more are only counted
 
 

@@ -68,7 +68,7 @@ def test_a_plan_across_the_spring_clock_change_shows_local_time_zone_utc_and_the
     assert "cron/often 132 276 168 576" in output
     assert "all jobs 132 277 169 578" in output
     assert "disabled: agent/off" in output
-    assert "nothing in this period: cron/start" in output
+    assert "no run in this time: cron/start" in output
     assert output[-1] == "daemon: down; nothing runs until it is started"
 
 

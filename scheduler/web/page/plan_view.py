@@ -22,7 +22,6 @@ HOURS_PER_LABEL = 6
 SHARED_MARK = timedelta(hours=1)  # runs that are not farther apart share one mark
 MAX_SINGLE_RUNS = 1000  # of one entry; more are drawn as one mark for each day
 KINDS = {"all": "agents and jobs", "agent": "agents", "cron": "jobs"}
-STATE_NOTES = {"paused": "paused", "disabled": "disabled", "done": "done", "active": "no run in this time"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +103,7 @@ def _make_line(foreseen: EntryForecast, entry: PlannedEntry, axis: TimeAxis, end
     return PlanLine(
         entry,
         label=foreseen.course.kind.label_of(foreseen.course.name),
-        note="" if entry.total else STATE_NOTES.get(entry.state, entry.state),
+        note="" if entry.total else forecast.STATES_WITHOUT_RUNS.get(entry.state, entry.state),
         marks=list(_draw_runs(foreseen, entry.total, axis, end)),
         days=[_day_runs(day, foreseen.course.zone) for day in entry.days],
     )
