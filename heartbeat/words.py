@@ -84,6 +84,11 @@ def abbreviate_duration(span: timedelta) -> str:
     return format_duration(timedelta(seconds=round(seconds / unit) * unit))
 
 
+def format_elapsed(span: timedelta) -> str:
+    """How long something took: 12.3s, from a minute on as `abbreviate_duration`."""
+    return f"{span.total_seconds():.1f}s" if span < timedelta(minutes=1) else abbreviate_duration(span)
+
+
 class Word(StrEnum):
     """A word for programs, beside its text for people: `NAME = "word", "its text"`."""
 

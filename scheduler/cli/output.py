@@ -24,6 +24,7 @@ from zoneinfo import ZoneInfo
 import click
 from rich.cells import cell_len, set_cell_size
 
+from heartbeat import words
 from heartbeat.words import abbreviate_duration, format_count, format_usd, one_line
 from scheduler.model.levels import Level
 from scheduler.model.local_days import is_repeated, local_text, offset_text
@@ -335,10 +336,8 @@ def _recorded_zone(path: Path, state: Path | None) -> str | None:
 
 
 def format_elapsed(since: datetime | None, until: datetime | None) -> str:
-    """The time between two instants in seconds; a dash if one of them is None."""
-    if since is None or until is None:
-        return "-"
-    return f"{(until - since).total_seconds():.1f}s"
+    """The time between two instants; a dash if one of them is None."""
+    return "-" if since is None or until is None else words.format_elapsed(until - since)
 
 
 def elapsed_time(since: datetime, until: datetime) -> timedelta:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import get_args
 
-from heartbeat.words import abbreviate_duration, format_count, format_usd, shorten, squeeze
+from heartbeat.words import abbreviate_duration, format_count, format_elapsed, format_usd, shorten, squeeze
 from heartbeatd import answers
 from heartbeatd.answers import (
     CountedCause,
@@ -217,7 +217,7 @@ def _run_fact(label: str, explained: ExplainedEntry, run: RunRecord | None) -> F
     parts = [f"{run.id}", explained.times.exactly(run.started_at), f"{outcome} {why or ''}".strip()]
     parts[-1] += f" on {run.worker}" if run.worker else ""
     if run.finished_at:
-        parts.append(f"took {(run.finished_at - run.started_at).total_seconds():.1f}s")
+        parts.append(f"took {format_elapsed(run.finished_at - run.started_at)}")
     code = str(why) if outcome == Outcome.SKIPPED else outcome
     return _fact(label, code, ", ".join(parts) + (f": {run.error}" if run.error else ""), run.slot, run.id)
 

@@ -17,7 +17,7 @@ from zoneinfo import ZoneInfo
 
 from starlette.responses import HTMLResponse, Response
 
-from heartbeat.words import escape_control, format_count, format_duration, format_usd
+from heartbeat.words import escape_control, format_count, format_duration, format_elapsed, format_usd
 from heartbeatd.answers import LastRun, RunRecord, UsedLimit
 from heartbeatd.operations import Concern, Endpoint, keys_of
 from heartbeatd.verbs import VERB_ENDPOINTS, Verb
@@ -113,7 +113,7 @@ def _environment() -> Environment:
         "until": until_text,
         "ago": ago_text,
         "share": share_of_limit,
-        "took": run_time,
+        "took": format_elapsed,
         "hold": hold_text,
         "breaker": breaker_text,
         "ending": ending_text,
@@ -180,13 +180,6 @@ def share_of_limit(limit: UsedLimit) -> float:
 def reason_text(reason: str | None) -> str | None:
     """Why a run failed or was skipped, in words; None for None."""
     return None if reason is None else SlotCause(reason).text
-
-
-def run_time(run: RunRecord | LastRun) -> str:
-    """How long a run took that has ended: in seconds, from a minute on as other durations."""
-    assert run.started_at is not None and run.finished_at is not None  # it has ended
-    took = run.finished_at - run.started_at
-    return f"{took.total_seconds():.1f}s" if took < timedelta(minutes=1) else format_span(took)
 
 
 def quick_ends(now: datetime, zone: ZoneInfo) -> list[tuple[str, str, str]]:
