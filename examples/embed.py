@@ -37,16 +37,16 @@ def main() -> None:
     for used in (41, 97, 97, 50):
         disk["used"] = used
         last = beat(spec, now=now, last=last)
-        print(f"{now:%H:%M} {last.outcome} {last.reason or last.suppression or ''}".rstrip())
+        print(f"{now:%H:%M} {last.result} {last.why or ''}".rstrip())
         now += timedelta(minutes=30)
 
     disk["used"] = 98
     deciding = Spec(checklist=CHECKLIST, decide=decide, on_execute=lambda tasks: f"{tasks} It is 98 % full.")
     decided = beat(deciding, now=now)
-    print(f"{now:%H:%M} {decided.outcome}: {decided.text}")
+    print(f"{now:%H:%M} {decided.result}: {decided.text}")
 
     night = beat(spec, now=now.replace(hour=23))
-    print(f"23:00 {night.outcome} {night.reason}")
+    print(f"23:00 {night.result} {night.why}")
 
 
 if __name__ == "__main__":

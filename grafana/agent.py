@@ -83,7 +83,7 @@ NOW = Row(
         ),
         Panel(
             "How often did it fail in a row?",
-            "Failed runs since the last successful run. `heartbeatd runs NAME --outcome failed` shows the errors.",
+            "Failed runs since the last successful run. `heartbeatd runs NAME --result failed` shows the errors.",
             {"failures": f"max({series('consecutive_failures', ENTRY)})"},
             kind="stat",
             width=4,
@@ -132,7 +132,7 @@ PLANNED = Row(
         ),
         Panel(
             "What did it answer?",
-            "Runs by outcome. `ok` reports nothing, `alert` reports something, `async` will be answered later. `failed`, "
+            "Runs by result. `ok` reports nothing, `alert` reports something, `async` will be answered later. `failed`, "
             "`timeout` and `abandoned` are failures after all attempts. `heartbeatd runs NAME` lists the runs.",
             {"{{outcome}}": increase("runs_total", ENTRY, "outcome")},
             width=8,

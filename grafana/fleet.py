@@ -135,7 +135,7 @@ NOW = Row(
         ),
         Panel(
             "How many agents have an alert?",
-            "Agents whose last successful run ended with an alert. `heartbeatd runs NAME --outcome alert` lists their alerts.",
+            "Agents whose last successful run ended with an alert. `heartbeatd runs NAME --result alert` lists their alerts.",
             {"alerting": count_while_up(f"{series('alerting', ENTRY)} > 0")},
             kind="stat",
             width=4,
@@ -266,7 +266,7 @@ WORST = Row(
         Panel(
             "Which agents and jobs fail in a row?",
             "The ten agents and jobs with the most consecutive failures. Restarts do not reset the number. "
-            "`heartbeatd runs NAME --outcome failed` shows the errors.",
+            "`heartbeatd runs NAME --result failed` shows the errors.",
             {"{{kind}}/{{name}}": top_ten(f"{series('consecutive_failures', ENTRY)} > 0")},
             kind="ranking",
             width=8,
@@ -313,7 +313,7 @@ RUNS = Row(
     (
         Panel(
             "How do runs end?",
-            "Runs by outcome, counted when they end. `alert` is an answer that reports something. `failed`, `timeout` and "
+            "Runs by result, counted when they end. `alert` is an answer that reports something. `failed`, `timeout` and "
             "`abandoned` are failures after all attempts.",
             {"{{outcome}}": increase("runs_total", ENTRY, "outcome")},
             width=8,

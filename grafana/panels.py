@@ -29,7 +29,7 @@ ENTRY = f'{KIND},name=~"$name"'
 GOOD, ALERT, WAITING, BAD = "#56A64B", "#3274D9", "#F2CC0C", "#E02F44"
 UNKNOWN, NOTHING = "#8E6BBF", "#4D4D4D"
 COLORS: Mapping[str, str] = {
-    # runs by outcome
+    # runs by result
     "ok": GOOD,
     "alert": ALERT,
     "async": WAITING,

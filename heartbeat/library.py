@@ -85,7 +85,7 @@ class KnownProblem:
 class Beat:
     """The result of one run. Pass it to the next call as `last`.
 
-    `reason` says why the run was skipped or failed, `suppression` why nothing is delivered although the agent was called.
+    `why` says why the run was skipped or failed, or else why nothing is delivered although the agent was called.
     `text` is the text to deliver, empty for nothing, and `answer` the agent's whole answer. `asked_at` is when the agent was
     last called, `failures` is the number of failures in a row. `told` has the digests of the delivered texts and when each was
     first delivered. `checked` has the checklist items with an `every` and when each was last checked. `truncated`: the answer was
@@ -94,9 +94,8 @@ class Beat:
     """
 
     at: datetime
-    outcome: Literal["ok", "alert", "failed", "skipped"]
-    reason: Skip | Failure | Reason | None = None
-    suppression: Suppression | None = None
+    result: Literal["ok", "alert", "failed", "skipped"]
+    why: Skip | Failure | Reason | Suppression | None = None
     text: str = ""
     answer: str = ""
     error: str = ""
@@ -216,11 +215,11 @@ def _settle(spec: Heartbeat, before: Beat, now: datetime, result: AttemptResult)
     """The result of the run: what of the answer is news, and what the next run has to know."""
     run = _carry_over(before, now)
     if result.outcome is Outcome.SKIPPED:
-        return replace(run, outcome="skipped", reason=cast("Skip", result.reason), error=result.error or "")
+        return replace(run, result="skipped", why=result.why, error=result.error or "")
     run = replace(run, asked_at=now, failures=0, answer=result.text or "", truncated=result.truncated)
     run = replace(run, fallback=int(result.fallback or 0))
     if result.outcome not in (Outcome.OK, Outcome.ALERT):
-        failed = replace(run, outcome="failed", reason=result.reason, error=result.error or "")
+        failed = replace(run, result="failed", why=result.why, error=result.error or "")
         return replace(failed, failures=before.failures + 1)
     if selection := result.prompt.selection:
         kept = {item: at for item, at in before.checked if item in selection.recurring_items}
@@ -228,9 +227,9 @@ def _settle(spec: Heartbeat, before: Beat, now: datetime, result: AttemptResult)
         run = replace(run, checked=tuple(checked.items()))
     report = result.report
     is_alert = result.outcome is Outcome.ALERT
-    run = replace(run, outcome="alert" if is_alert else "ok", findings=merge_by_key(report.findings) if report else ())
-    if result.suppression in (Suppression.DECIDED_SKIP, Suppression.NOT_SHOWN):
-        return replace(run, suppression=result.suppression)
+    run = replace(run, result="alert" if is_alert else "ok", findings=merge_by_key(report.findings) if report else ())
+    if result.why in (Suppression.DECIDED_SKIP, Suppression.NOT_SHOWN):
+        return replace(run, why=result.why)
     run, news = _update_problems(spec, run)
     if news and report and report.loose:
         news = [report.loose, *news]
@@ -243,8 +242,8 @@ def _settle(spec: Heartbeat, before: Beat, now: datetime, result: AttemptResult)
     if lines:
         return replace(run, text=verdict.with_cut_note(lines, truncated=result.truncated))
     if is_alert or spec.show_ok:
-        return replace(run, suppression=Suppression.DUPLICATE)
-    return replace(run, suppression=Suppression.HEARTBEAT_OK if report else result.suppression)
+        return replace(run, why=Suppression.DUPLICATE)
+    return replace(run, why=Suppression.HEARTBEAT_OK if report else result.why)
 
 
 def _update_problems(spec: Heartbeat, run: Beat) -> tuple[Beat, list[str]]:

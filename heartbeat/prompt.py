@@ -284,7 +284,7 @@ def _earlier_outputs(facts: PromptFacts, zone: ZoneInfo) -> Iterator[PromptPart]
 
 def task_meta(job: str, agent: Agent, facts: PromptFacts) -> dict[str, object]:
     """The facts of such a run as data for the runner. `job` is the name of the job."""
-    follows = {"after": {"job": facts.input.job, "run": facts.input.run, "outcome": facts.input.outcome}} if facts.input else {}
+    follows = {"after": {"job": facts.input.job, "run": facts.input.run, "result": facts.input.outcome}} if facts.input else {}
     meta = {"agent": agent.name, "job": job, **follows, **time_meta(facts.now, agent.zone), **activity_meta(facts.past.activity)}
     return {**meta, "problems": _problems_meta(facts)} if agent.answer == "structured" else meta
 
@@ -397,8 +397,8 @@ def _wake_text(wake: PromptWake) -> str:
 
 def _wake_sender(wake: PromptWake) -> str:
     times = f", {wake.count} times, the last one" if wake.count > 1 else ""
-    outcome = f", outcome {squeeze(wake.outcome, MAX_SENDER)}" if wake.outcome else ""
-    return f"By {squeeze(wake.source, MAX_SENDER)} {squeeze(wake.sender, MAX_SENDER)}{times}{outcome}"
+    result = f", result {squeeze(wake.outcome, MAX_SENDER)}" if wake.outcome else ""
+    return f"By {squeeze(wake.source, MAX_SENDER)} {squeeze(wake.sender, MAX_SENDER)}{times}{result}"
 
 
 def _wakes_part(facts: PromptFacts, limit: PromptLimit, left: int) -> PromptPart:
@@ -525,7 +525,7 @@ def _wake_meta(wake: PromptWake) -> dict[str, object]:
         "source": squeeze(wake.source, MAX_SENDER),
         "sender": squeeze(wake.sender, MAX_SENDER),
         "count": wake.count,
-        "outcome": squeeze(wake.outcome, MAX_SENDER) if wake.outcome else None,
+        "result": squeeze(wake.outcome, MAX_SENDER) if wake.outcome else None,
         "text": wake.text[-MAX_META_TEXT:],
     }
 

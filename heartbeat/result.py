@@ -108,6 +108,11 @@ class AttemptResult:
         )
 
     @property
+    def why(self) -> Skip | Failure | Reason | Suppression | None:
+        """Why the run was skipped or failed, or else why nothing was sent."""
+        return self.reason or self.suppression
+
+    @property
     def is_complete_answer(self) -> bool:
         """Whether the agent has looked at everything in its prompt: its answer was not cut, and no decision skipped it."""
         skipped = (Suppression.DECIDED_SKIP, Suppression.NO_FINDINGS)

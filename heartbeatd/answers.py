@@ -107,15 +107,17 @@ class TokenCounts(EntryPart):
 
 
 class RunSummary(ResponseBody):
-    """What is known of each run, or of consecutive slots that were skipped for one reason."""
+    """What is known of each run, or of consecutive slots that were skipped for one reason.
+
+    `why` is why it was skipped or failed, or else why nothing was sent.
+    """
 
     id: int
     slot: Time
     slots: int
     trigger: str
-    outcome: str | None
-    reason: str | None
-    suppression: str | None
+    result: str | None
+    why: str | None
     started_at: Time | None
     finished_at: Time | None
     error: str | None
@@ -144,7 +146,7 @@ class Failing(EntryPart):
     """The present failures in a row. `held_back_for` names the agents that are to report them."""
 
     times: int
-    reason: str | None
+    why: str | None
     since: Time | None
     told_at: Time | None
     held_back_for: list[str] = []
@@ -371,7 +373,7 @@ class ReloadStatus(ResponseBody):
 class BreakerStatus(ResponseBody):
     provider: Shared[str]
     model: Shared[str | None]
-    reason: Shared[str]
+    why: Shared[str]
     error: str | None
     opened_at: Shared[Time]
     next_probe_at: Shared[Time | None]
@@ -674,7 +676,7 @@ class RunWake(EntryPart):
     source: str
     sender: str
     count: int
-    outcome: str | None
+    result: str | None
     state: str
     created_at: Time
     text: str
@@ -683,8 +685,8 @@ class RunWake(EntryPart):
     def title(self) -> str:
         """What the command line and the page call it."""
         times = f", {self.count} times" if self.count > 1 else ""
-        outcome = f", outcome {self.outcome}" if self.outcome else ""
-        return f"wake {self.id} by {self.source} {self.sender}".rstrip() + times + outcome
+        result = f", result {self.result}" if self.result else ""
+        return f"wake {self.id} by {self.source} {self.sender}".rstrip() + times + result
 
 
 class RunWithWakes(RunRecord):
@@ -827,11 +829,11 @@ class Explanation(EntryState):
     facts: list[Fact] = []
 
 
-class CountedCause(EntryPart):
-    """What happened to some slots or runs, and to how many."""
+class CountedResult(EntryPart):
+    """What happened to some slots or runs, and to how many. If messages have not arrived, `why` is their state."""
 
-    cause: str
-    detail: str | None
+    result: str
+    why: str | None
     says: str
     count: int
 
@@ -851,14 +853,14 @@ class PreconditionResult(EntryPart):
 
 class Preconditions(EntryPart):
     would_run: bool
-    reason: str | None
+    why: str | None
     detail: str | None
     says: str
     complete: bool
     gates: list[PreconditionResult]
 
 
-DayStatus = Literal["undelivered", "failed", "silent", "unusual", "quiet", "normal"]  # how a day went, the worst first
+DayResult = Literal["undelivered", "failed", "silent", "unusual", "quiet", "normal"]  # how a day went, the worst first
 
 
 class EntryOverview(EntryName):
@@ -867,8 +869,8 @@ class EntryOverview(EntryName):
     `expected`: its settings lead to this, and nothing went wrong. `run` is the run that shows it, `command` the one to type next.
     """
 
-    status: DayStatus
-    cause: str
+    result: DayResult
+    why: str
     says: str
     command: str
     expected: bool
@@ -880,9 +882,9 @@ class EntryOverview(EntryName):
 
 
 class ExplanationNow(Explanation):
-    """Why the last slot ran or not, and whether each precondition allows a run now. `why` is what the overview says of today."""
+    """Why the last slot ran or not, and whether each precondition allows a run now. `overview` is that of today."""
 
-    why: EntryOverview
+    overview: EntryOverview
     now: Preconditions
 
 
@@ -898,7 +900,7 @@ class SlotStretch(EntryPart):
     from_: Time
     to: Time
     slots: int
-    causes: list[CountedCause]
+    results: list[CountedResult]
     run: int | None
     runs: list[int] | None
 
@@ -910,20 +912,20 @@ class ExplainedEvent(SharedBody):
 
 
 class ExplanationOn(Explanation):
-    """What happened to every slot of a local day. `why` is what the overview says of it; null for a day to come."""
+    """What happened to every slot of a local day. `overview` is that of the day; null for a day to come."""
 
-    why: EntryOverview | None
+    overview: EntryOverview | None
     day: Day | None
     from_: Time
     until: Time
     slots: int
     stretches: list[SlotStretch]
-    totals: list[CountedCause]
-    beside: list[CountedCause]
+    totals: list[CountedResult]
+    beside: list[CountedResult]
 
 
-class StatusCounts(SharedBody):
-    """The number of entries by the status of their day."""
+class ResultCounts(SharedBody):
+    """The number of entries by the result of their day."""
 
     undelivered: int
     failed: int
@@ -947,7 +949,7 @@ class Overview(ResponseBody):
     until: Shared[Time]
     asked_at: Shared[Time]
     zone: Shared[str]
-    counts: Shared[StatusCounts]
+    counts: Shared[ResultCounts]
     problems: list[PresentProblem]
     entries: Shared[list[EntryOverview]]
     overrides: list[Override]

@@ -36,9 +36,8 @@ class Event(BaseModel):
     slot: datetime | None = None
     trigger: str | None = None
     attempt: int | None = None
-    outcome: str | None = None
-    reason: str | None = None
-    suppression: str | None = None
+    result: str | None = None
+    why: str | None = None
     started_at: datetime | None = None
     finished_at: datetime | None = None
     slots: int | None = None

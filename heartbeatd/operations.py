@@ -60,6 +60,7 @@ MAX_TEXT_LENGTH = 200
 MAX_COUNT = 1_000_000
 MAX_PAGE = 1000  # items
 MAX_OPTIONS = 8  # of a question
+FORMER_KEYS = {"outcome": "result", "reason": "why"}
 
 
 class Concern(StrEnum):
@@ -297,6 +298,8 @@ def error_sentence(error: ValidationError, model: type[BaseModel]) -> str:
     fault: ErrorDetails = min(faults, key=lambda fault: fault["type"] != "extra_forbidden")
     key = str(fault["loc"][0]) if fault["loc"] else ""
     known = keys_of(model)
+    if fault["type"] == "extra_forbidden" and FORMER_KEYS.get(key) in known:
+        return f"{key!r} is now {FORMER_KEYS[key]!r}"
     if fault["type"] == "extra_forbidden":
         return f"{key!r} is not allowed here; write {', '.join(known) or 'no key'}"
     if fault["type"] == "value_error":

@@ -60,8 +60,8 @@ class ListRuns(Question[answers.RunList]):
     name: str | None = Field(default=None, description="the name of an agent or a job; a token for some agents must name one")
     since: Time | None = Field(default=None, title="Only runs scheduled at or after this time.")
     until: Time | None = Field(default=None, title="Only runs scheduled before this time.")
-    outcome: str | None = Field(default=None, description="the outcome of the runs", title="Only runs with this result")
-    reason: str | None = Field(default=None, description="the reason of the runs", title="Only runs with this word as WHY")
+    result: str | None = Field(default=None, description="the result of the runs", title="Only runs with this result")
+    why: str | None = Field(default=None, description="the `why` of the runs", title="Only runs with this word as WHY")
     limit: PageSize = 20
     sort: Literal["id", "cost"] = Field(
         default="id", description="id or cost", title="Newest first (id), or most expensive first (cost)."

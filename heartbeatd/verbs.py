@@ -168,9 +168,9 @@ class AnswerQuestion(Verb[answers.Asked]):
 
 
 class Cancel(Verb[answers.CancelledRun]):
-    """Cancel a run that is in progress or will be retried. The run gets the outcome `abandoned` and the reason `cancelled`, and
-    is not retried. A run that waits for a retry or for an asynchronous result can be cancelled too. Wakes in the prompt of
-    the cancelled run are put into the prompt of the agent's next run.
+    """Cancel a run that is in progress or will be retried. The run ends as `abandoned` with `cancelled` as why, and is not
+    retried. A run that waits for a retry or for an asynchronous result can be cancelled too. Wakes in the prompt of the
+    cancelled run are put into the prompt of the agent's next run.
     """
 
     section = "Act"

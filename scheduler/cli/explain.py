@@ -42,7 +42,7 @@ from scheduler.insight.records import Records
 from scheduler.insight.schedule_texts import parts_text
 from scheduler.model import local_days
 from scheduler.model.expected_error import InputError
-from scheduler.model.levels import Level, level_of
+from scheduler.model.levels import Level, level_of, level_of_run
 from scheduler.store import entries
 from scheduler.system import lanes
 
@@ -83,7 +83,7 @@ def _explain_one(records: Records, name: str, times: Mapping[str, str]) -> Expla
     return answers.explain(explained, _parse_period(times, explained.zone, records.now))
 
 
-MAX_ALIKE = 5  # entries with the same status and cause that are listed one by one
+MAX_ALIKE = 5  # entries with the same result for the same reason that are listed one by one
 MAX_LISTED = 20  # entries that are always listed one by one
 MAX_RELOADS = 5  # the latest reloads, and the latest other events, that the text shows; JSON has all of them
 MAX_CHANGED_LINES = 3  # of a reload
@@ -120,11 +120,11 @@ def _overview_lines(data: Overview) -> Iterator[str]:
 
 
 def _left_out_lines(group: list[EntryOverview]) -> Iterator[str]:
-    """One line for further entries with the same status and cause."""
+    """One line for further entries with the same result for the same reason."""
     if not group:
         return
     names = list_names(list(map(entry_label, group)), MAX_NAMES)
-    yield from wrap_text(f"{len(group):,} others  {_status_text(group[0])}likewise ({group[0].cause}): {names}", 2)
+    yield from wrap_text(f"{len(group):,} others  {_result_text(group[0])}likewise ({group[0].why}): {names}", 2)
 
 
 def _reload_text(change: ReloadEvent) -> str:
@@ -137,23 +137,23 @@ def _reload_text(change: ReloadEvent) -> str:
 def _day_text(entry: EntryOverview) -> str:
     """What the overview says of an entry; `explain NAME` begins with the same."""
     command = f" `{entry.command}`" if entry.command else ""
-    return f"{_status_text(entry)}{entry.says}.{command}"
+    return f"{_result_text(entry)}{entry.says}.{command}"
 
 
-def _status_text(entry: EntryOverview) -> str:
-    return "" if entry.status == "normal" else f"{entry.status}: "
+def _result_text(entry: EntryOverview) -> str:
+    return "" if entry.result == "normal" else f"{entry.result}: "
 
 
 def _day_level(entry: EntryOverview) -> Level | None:
-    planned = entry.expected and entry.status in ("silent", "unusual")
-    return Level.PLANNED if planned else level_of(entry.status)
+    planned = entry.expected and entry.result in ("silent", "unusual")
+    return Level.PLANNED if planned else level_of(entry.result)
 
 
 def _group_alike(listed: list[EntryOverview]) -> list[list[EntryOverview]]:
-    """Entries with the same status and cause together, in the order of the first of each."""
+    """Entries with the same result for the same reason together, in the order of the first of each."""
     groups: dict[tuple[str, str], list[EntryOverview]] = {}
     for each in listed:
-        groups.setdefault((each.status, each.cause), []).append(each)
+        groups.setdefault((each.result, each.why), []).append(each)
     return list(groups.values())
 
 
@@ -162,8 +162,8 @@ def _entry_lines(data: Explanation) -> Iterator[str]:
     yield from wrap_text(f"{entry_label(data)}: {data.says}, {parts_text(data.pace)} ({data.zone})", 2)
     if isinstance(data, ExplanationOn):
         yield from _period_lines(data)
-    if isinstance(data, ExplanationNow | ExplanationOn) and data.why:
-        yield from format_fact("why", _day_text(data.why), _day_level(data.why))
+    if isinstance(data, ExplanationNow | ExplanationOn) and data.overview:
+        yield from format_fact("why", _day_text(data.overview), _day_level(data.overview))
     for fact in data.facts:
         yield from format_fact(fact.label, fact.says, level_of(fact.code))
     if isinstance(data, ExplanationNow):
@@ -195,14 +195,14 @@ def _period_lines(data: ExplanationOn) -> Iterator[str]:
             Column("FROM", lambda each: clock(each.from_)),
             Column("TO", lambda each: clock(each.to) if each.slots else ""),
             Column("TIMES", lambda each: str(each.slots or "-")),
-            Column("WHY", _stretch_text, level=lambda each: level_of(each.causes[0].cause)),
+            Column("WHY", _stretch_text, level=lambda each: level_of_run(each.results[0].result, each.results[0].why)),
         ]
         yield format_list(data.stretches, columns)
 
 
 def _stretch_text(stretch: SlotStretch) -> str:
     """What happened to the slots, and their run records."""
-    causes = stretch.causes
-    why = causes[0].says if len(causes) == 1 else "; ".join(f"{each.count} {each.says}" for each in causes)
+    results = stretch.results
+    why = results[0].says if len(results) == 1 else "; ".join(f"{each.count} {each.says}" for each in results)
     first, last = (stretch.runs if stretch.slots else None) or (None, None)
     return why + ("" if first is None else f" (run {first})" if first == last else f" (runs {first} to {last})")

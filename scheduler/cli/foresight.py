@@ -111,8 +111,8 @@ ENTRY_COLUMNS: list[Column[SimulatedEntry]] = [
 ]
 SKIP_COLUMNS: list[Column[SimulatedSkips]] = [
     Column("SKIPPED", lambda each: count_text(each.slots)),
-    Column("WHY", lambda each: each.reason),
-    Column("", lambda each: SlotCause(each.reason).text),
+    Column("WHY", lambda each: each.why),
+    Column("", lambda each: SlotCause(each.why).text),
 ]
 DAY_COLUMNS: list[Column[SimulatedDay]] = [
     Column("DAY", lambda each: f"{each.day:%a %m-%d}"),

@@ -28,9 +28,9 @@ from scheduler.cli.output import (
     entry_label,
     format_elapsed,
     format_fact,
-    format_reason,
     format_short_time,
     format_time,
+    format_why,
     print_answer,
     print_list,
     shorten_to_line,
@@ -56,7 +56,7 @@ def print_runs(make: Make[ListRuns], name: str | None, limit: int, source: Sourc
     asked = make()
     with source.open() as db:
         kind, wanted = options.resolve_recorded(name, db) if name else (None, None)
-        filtered = RunFilter(kind, wanted, asked.since, asked.until, asked.outcome, asked.reason)
+        filtered = RunFilter(kind, wanted, asked.since, asked.until, asked.result, asked.why)
         found = run_history.list_runs(db, filtered, limit, asked.sort)
     empty = "nothing has run yet" if name is None and asked.model_fields_set <= {"sort"} else "no run matches"
     print_list(found, source.form, _run_columns(found, asked.sort, utc_now()), empty=empty, level=_planned_level)
@@ -80,17 +80,17 @@ def _run_columns(found: list[RunRecord], sort: str, now: datetime) -> list[Colum
         Column("STARTED BY", lambda run: run.trigger),
         Column(
             "RESULT",
-            lambda run: (run.outcome or run.state) + (f" x{run.slots}" if run.slots > 1 else ""),
-            level=lambda run: level_of_run(run.outcome, run.reason),
+            lambda run: (run.result or run.state) + (f" x{run.slots}" if run.slots > 1 else ""),
+            level=lambda run: level_of_run(run.result, run.why),
         ),
         Column(
             "WHY",
             lambda run: (
                 "asks a person"
                 if any(each.state == "open" for each in run.questions)
-                else format_reason(run.reason, run.suppression, run.delivery.state)
+                else format_why(run.why, run.delivery.state)
             ),
-            level=lambda run: level_of(run.delivery.state) or level_of_run(run.outcome, run.reason),
+            level=lambda run: level_of(run.delivery.state) or level_of_run(run.result, run.why),
         ),
         Column("SPENT", lambda run: format_usd(run.cost_usd), is_number=True)
         if sort == "cost"
@@ -101,11 +101,11 @@ def _run_columns(found: list[RunRecord], sort: str, now: datetime) -> list[Colum
 
 def _planned_level(run: RunRecord) -> Level | None:
     """A planned skip is dim as a whole."""
-    return Level.PLANNED if level_of_run(run.outcome, run.reason) is Level.PLANNED else None
+    return Level.PLANNED if level_of_run(run.result, run.why) is Level.PLANNED else None
 
 
 def _run_lines(run: RunWithWakes) -> Iterator[str]:
-    ended = level_of_run(run.outcome, run.reason)
+    ended = level_of_run(run.result, run.why)
     for word, value in _run_facts(run):
         yield from format_fact(word, value, ended if word in JUDGED else None)
     log = f"for the log:\n{run.log}" if run.log else ""
@@ -121,8 +121,8 @@ def _run_facts(run: RunRecord) -> list[tuple[str, str]]:
         ("planned", f"{format_time(run.slot)} {zone_name()}"),
         ("in all", format_count(run.slots, "planned run") if run.slots > 1 else ""),
         ("started by", run.trigger),
-        ("result", run.outcome or run.state),
-        ("why", ", ".join(filter(None, (run.reason, run.suppression)))),
+        ("result", run.result or run.state),
+        ("why", run.why or ""),
         ("try", str(run.attempt) if run.attempt > 1 or run.not_before else ""),
         ("next try", format_time(run.not_before) if run.not_before else ""),
         ("started", format_time(run.started_at) if run.started_at else ""),
@@ -144,6 +144,7 @@ def _run_facts(run: RunRecord) -> list[tuple[str, str]]:
         ("exit code", "" if run.exit_code is None else str(run.exit_code)),
         ("error", run.error or ""),
         *(("delivery", each.says) for each in run.delivery.targets),
+        ("delivery", "" if run.delivery.targets or run.delivery.state == "none" else run.delivery.state),
         ("repeats", ", ".join(f"run {run_id}" for run_id in run.repeats)),
         *(("notice", notice_text(each, format_time)) for each in run.notices),
         ("config", run.config_hash or ""),

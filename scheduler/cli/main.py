@@ -58,7 +58,7 @@ FORMER_COMMANDS = {
     "conditions": "is now `heartbeatd problems`, and `heartbeatd problems close` closes a problem",
     "reshard": WITH_SHARDS,
 }
-FORMER_OPTIONS = ("--shard", "--drain")
+FORMER_OPTIONS = {"--shard": WITH_SHARDS, "--drain": WITH_SHARDS, "--outcome": "is now --result", "--reason": "is now --why"}
 FORMER_VARIABLE = "HEARTBEATD_SHARD"
 
 DESCRIPTION = """Run LLM agents and cron jobs on schedule.
@@ -125,7 +125,7 @@ def _format_usage_error(error: click.UsageError) -> str:
     where = error.ctx.command_path if error.ctx else "heartbeatd"
     message = error.format_message().rstrip(".")
     if isinstance(error, click.NoSuchOption) and error.option_name in FORMER_OPTIONS:
-        message = f"the option {error.option_name} {WITH_SHARDS}"
+        message = f"the option {error.option_name} {FORMER_OPTIONS[error.option_name]}"
     return f"heartbeatd: {message}; see `{where} --help`"
 
 

@@ -153,8 +153,8 @@ SPECIAL = {
         "The column WHY shows why a run was skipped, failed or sent nothing, and the delivery state of its messages.",
         options.reading_options,
         {
-            "outcome": WordParam("outcome", "scheduler.model.outcome:Outcome", "running"),
-            "reason": WordParam("reason", "scheduler.model.outcome:REASONS"),
+            "result": WordParam("result", "scheduler.model.outcome:Outcome", "running"),
+            "why": WordParam("word", "scheduler.model.outcome:WHY_WORDS"),
         },
     ),
     "Explain": Shape(

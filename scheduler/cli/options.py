@@ -195,7 +195,7 @@ TIME = ParsedParam("time", datetime, lambda text: parse_time(text))
 
 
 class WordParam(click.ParamType[str]):
-    """One of the words of an enum or a constant, such as `scheduler.model.outcome:REASONS`, or one of `more` words.
+    """One of the words of an enum or a constant, such as `scheduler.model.outcome:WHY_WORDS`, or one of `more` words.
 
     The enum or constant is imported when its words are needed.
     """

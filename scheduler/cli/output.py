@@ -28,6 +28,7 @@ from heartbeat import words
 from heartbeat.words import abbreviate_duration, format_count, format_usd, one_line
 from scheduler.model.levels import Level
 from scheduler.model.local_days import is_repeated, local_text, offset_text
+from scheduler.model.outcome import Suppression
 from scheduler.model.problem import Subject
 
 if TYPE_CHECKING:
@@ -388,13 +389,13 @@ def abbreviate_count(count: int) -> str:
     return str(count)
 
 
-def format_reason(reason: str | None, suppression: str | None, delivery: str) -> str:
-    """The text after an outcome: the reason or suppression, and the delivery state of the messages.
+def format_why(why: str | None, delivery: str) -> str:
+    """The text after a result: why, and the delivery state of the messages.
 
-    If the message was suppressed, the state of the earlier ones with its content is only shown if they have not arrived.
+    If the message was not sent again, the state of the earlier ones with its content is only shown if they have not arrived.
     """
-    delivered = None if delivery == "none" or (suppression and delivery == "delivered") else delivery
-    return ", ".join(word for word in (reason or suppression, delivered) if word) or "-"
+    hidden = ("none", "delivered") if why == Suppression.DUPLICATE else ("none",)
+    return ", ".join(dict.fromkeys(word for word in (why, delivery) if word and word not in hidden)) or "-"
 
 
 def entry_label(entry: EntryName | QueuedMessage) -> str:

@@ -321,7 +321,7 @@ def _reasons_table(report: Report) -> str:
 
 
 def _count(row: WordCount) -> tuple[str, str, str]:
-    return row.reason or row.suppression or "-", f"{row.count:,}", _name_entries(row.entries, "count")
+    return row.why or "-", f"{row.count:,}", _name_entries(row.entries, "count")
 
 
 def _name_entries(entries: Sequence[CountOfEntry | RunsOfCause], key: str, most: int | None = None) -> str:

@@ -33,10 +33,10 @@ from scheduler.cli.output import (
     entry_label,
     format_list,
     format_period,
-    format_reason,
     format_short_time,
     format_since,
     format_time,
+    format_why,
     host_zone,
     paint_label,
     utc_now,
@@ -304,7 +304,7 @@ def _format_amount(amount: float) -> str:
 
 def _entry_columns(now: datetime) -> list[Column[EntryStatus]]:
     def ended(entry: EntryStatus) -> Level | None:
-        return level_of_run(entry.last_run.outcome, entry.last_run.reason) if entry.last_run else None
+        return level_of_run(entry.last_run.result, entry.last_run.why) if entry.last_run else None
 
     def why(entry: EntryStatus) -> str:
         last = entry.last_run
@@ -312,7 +312,7 @@ def _entry_columns(now: datetime) -> list[Column[EntryStatus]]:
             return "-"
         if last.state == "running" and last.worker:
             return f"on {last.worker}"
-        return format_reason(last.reason, last.suppression, last.delivery)
+        return format_why(last.why, last.delivery)
 
     def undelivered(entry: EntryStatus) -> Level | None:
         return (level_of(entry.last_run.delivery) if entry.last_run else None) or ended(entry)
@@ -323,7 +323,7 @@ def _entry_columns(now: datetime) -> list[Column[EntryStatus]]:
             "STATE", lambda entry: entry.state, level=lambda entry: None if entry.state == "active" else level_of(entry.state)
         ),
         Column("NEXT", lambda entry: format_short_time(entry.next_due or entry.paused_until, now)),
-        Column("LAST", lambda entry: entry.last_run.outcome or entry.last_run.state if entry.last_run else "-", level=ended),
+        Column("LAST", lambda entry: entry.last_run.result or entry.last_run.state if entry.last_run else "-", level=ended),
         Column("WHY", why, level=lambda entry: (level_of(entry.last_run.delivery) if entry.last_run else None) or ended(entry)),
         Column("ENDED", lambda entry: format_short_time(entry.last_run.finished_at if entry.last_run else None, now)),
     ]

@@ -155,14 +155,13 @@ def _find_run(files: DaemonFiles, wake_id: int, before: int) -> tuple[RunRecord 
 
 def _print_run(run: RunRecord, wait: WakeWait | None) -> int:
     """Print the result of a run. `wait` is what the wake still waits for, if the run did not consume it."""
-    why = run.reason or run.suppression
-    click.echo(f"run {run.id}: {run.outcome}" + (f" ({why})" if why else ""))
+    click.echo(f"run {run.id}: {run.result}" + (f" ({run.why})" if run.why else ""))
     for text in (run.text, run.error):
         if text:
             click.echo(escape_control(text))
     if wait is not None:
         click.echo(f"the wake {wait.describe(format_time)}", err=True)
-    return 0 if run.outcome in SUCCESSFUL_OUTCOMES else 1
+    return 0 if run.result in SUCCESSFUL_OUTCOMES else 1
 
 
 def cancel(make: Callable[..., Verb[CancelledRun]], run: int, path: Path) -> None:

@@ -130,7 +130,7 @@ def _explain_no_cancel(tx: Transaction, run_id: int) -> tuple[str, str]:
     known = run_history.get_run(tx.db, run_id)
     if known is None:
         return "not_found", f"no run {run_id}; `heartbeatd runs` lists them"
-    return "closed", f"run {run_id} has already ended: {known.outcome}"
+    return "closed", f"run {run_id} has already ended: {known.result}"
 
 
 def _judge_answer(entry: Entry, text: str, truncated: bool) -> AttemptResult:

@@ -78,7 +78,7 @@ class Recording:
 
 def was_looked_at(run: RecordedRun) -> bool:
     """Whether it shows what the world was like: an agent or a command was called, or a precheck was made."""
-    return run.outcome is not Outcome.SKIPPED or run.reason in CHECKED
+    return run.outcome is not Outcome.SKIPPED or run.why in CHECKED
 
 
 def _distance(run: RecordedRun, instant: datetime) -> timedelta:
@@ -90,11 +90,11 @@ def recorded_answer(run: RecordedRun, form: Form, *, decides: str | None = None)
     """The answer of its agent in this form. `decides` is the model that decides before the agent is called."""
     if form == "decision":
         tokens, cost = _usage({model: used for model, used in run.usage.items() if model == decides})
-        is_skip = run.suppression == Suppression.DECIDED_SKIP
+        is_skip = run.why == Suppression.DECIDED_SKIP
         return Answer(decision=Decision(Action.SKIP if is_skip else Action.RUN, ""), tokens=tokens, cost_usd=cost)
     tokens, cost = _usage({model: used for model, used in run.usage.items() if model != decides})
-    if run.outcome in FAILURES and run.reason not in FAILED_WITH_ANSWER:
-        failure = Failure.TIMEOUT if run.outcome is Outcome.TIMEOUT else _failure(run.reason)
+    if run.outcome in FAILURES and run.why not in FAILED_WITH_ANSWER:
+        failure = Failure.TIMEOUT if run.outcome is Outcome.TIMEOUT else _failure(run.why)
         return Answer(failure=failure, error=run.error or "", tokens=tokens, cost_usd=cost)
     if run.outcome is Outcome.ASYNC:
         return Answer(later=True, tokens=tokens, cost_usd=cost)
@@ -119,7 +119,7 @@ def _usage(used: Mapping[str, Mapping[str, Any]]) -> tuple[Tokens | None, float 
 def _report(run: RecordedRun, form: Form) -> Report | None:
     """The findings of the answer; None if it is a text without any."""
     said = [each for each in run.findings if "text" in each]
-    failed = (run.error or "") if run.reason == Reason.REPORTED_FAILURE else ""
+    failed = (run.error or "") if run.why == Reason.REPORTED_FAILURE else ""
     if not said and not failed and form != "findings":
         return None
     found: list[Finding] = []
@@ -138,7 +138,7 @@ def _report(run: RecordedRun, form: Form) -> Report | None:
 
 def recorded_precheck(run: RecordedRun) -> ProcessResult:
     """How its precheck ended. One of which only the skip is known printed that there is nothing to do."""
-    output = "NO_WORK" if run.precheck_output is None or run.reason == Skip.PRECHECK else run.precheck_output
+    output = "NO_WORK" if run.precheck_output is None or run.why == Skip.PRECHECK else run.precheck_output
     code = 1 if run.precheck_error and not run.precheck_exit else run.precheck_exit or 0
     return ended(output, exit_code=code, errors=run.precheck_error or "")
 

@@ -68,11 +68,10 @@ UNKNOWN = AttemptResult(Outcome.SKIPPED, Skip.NOTHING_DUE)  # has no effect on p
 
 
 class RunVerdict(ResponseBody):
-    """What became of a run: its outcome (or `skipped`), the reason or suppression, and the messages about it."""
+    """What became of a run: its result, why, and the messages about it."""
 
-    outcome: str
-    reason: str | None
-    suppression: str | None
+    result: str
+    why: str | None
     messages: int
 
 
@@ -184,8 +183,8 @@ class RecordedOutside:
         if self._source is not None:
             self.sources[run.id] = self._source
             self._used.add(self._source.id)
-            if self._source.outcome is Outcome.SKIPPED and self._source.reason in AS_RECORDED:
-                return AttemptResult(Outcome.SKIPPED, Skip(self._source.reason), error=self._source.error), timedelta()
+            if self._source.outcome is Outcome.SKIPPED and self._source.why in AS_RECORDED:
+                return AttemptResult(Outcome.SKIPPED, Skip(self._source.why), error=self._source.error), timedelta()
         try:
             result = carry_out(_without_questions(claim))
         except _NothingRecorded:
@@ -246,13 +245,13 @@ def _without_questions(claim: Claim) -> Claim:
 def _as_recorded(result: AttemptResult, source: RecordedRun) -> AttemptResult:
     """The result with what only the record knows. The record is that of the last attempt, so it is not tried again."""
     result = replace(result, transient=False)
-    if result.outcome in ANSWERED and source.reason == Reason.POSTCHECK:
+    if result.outcome in ANSWERED and source.why == Reason.POSTCHECK:
         return result.as_failure(Reason.POSTCHECK, source.error or "", transient=False)
     if result.outcome in ANSWERED and source.fallback:
         result = replace(result, fallback=source.fallback, fallback_why=source.fallback_why)
     if result.outcome in FAILURES and source.outcome in FAILURES:
-        return replace(result, outcome=source.outcome, reason=_reason(source.reason) or result.reason, error=source.error)
-    if result.outcome in ANSWERED and source.suppression == Suppression.NO_FINDINGS:
+        return replace(result, outcome=source.outcome, reason=_reason(source.why) or result.reason, error=source.error)
+    if result.outcome in ANSWERED and source.why == Suppression.NO_FINDINGS:
         return replace(result, message=None, suppression=Suppression.NO_FINDINGS)  # it was asked again, and answered in prose
     return result
 
@@ -377,25 +376,24 @@ def _compare(past: Past, played: Played, since: datetime, until: datetime) -> Re
 
 def _is_compared(run: RecordedRun, since: datetime, until: datetime) -> bool:
     """Whether a recorded run is compared: one in the period with an attempt. A result that came later belongs to another run."""
-    has_attempt = run.outcome is not Outcome.SKIPPED or run.reason not in WITHOUT_ATTEMPT
+    has_attempt = run.outcome is not Outcome.SKIPPED or run.why not in WITHOUT_ATTEMPT
     return has_attempt and since <= run.slot < until and run.trigger is not Trigger.RESULT
 
 
 def _verdict(run: RecordedRun | None, messages: Mapping[int, int]) -> RunVerdict:
     if run is None:
-        return RunVerdict(outcome=Outcome.SKIPPED.value, reason=NOT_SCHEDULED, suppression=None, messages=0)
+        return RunVerdict(result=Outcome.SKIPPED.value, why=NOT_SCHEDULED, messages=0)
     is_shared = run.slots > 1  # the messages are not about one of its slots
     return RunVerdict(
-        outcome=run.outcome.value,
-        reason=run.reason,
-        suppression=run.suppression,
+        result=run.outcome.value,
+        why=run.why,
         messages=0 if is_shared else messages.get(run.id, 0),
     )
 
 
 def words_of(verdict: RunVerdict) -> str:
     """What became of a run in words, and its messages."""
-    says = cause_of_run("closed", verdict.outcome, verdict.reason, verdict.suppression, DeliveryState.NONE).text
+    says = cause_of_run("closed", verdict.result, verdict.why, DeliveryState.NONE).text
     return f"{says}, {format_count(verdict.messages, 'message')}" if verdict.messages else says
 
 
@@ -421,7 +419,7 @@ def _totals(
         failed=sum(run.outcome in FAILURES for run in ran),
         calls=sum((sources.get(run.id, run) if sources else run).calls for run in ran),
         messages=sum(messages.get(run.id, 0) for run in found),
-        suppressed=sum(run.suppression is not None for run in ran),
+        suppressed=sum(run.outcome in ANSWERED and run.why is not None for run in ran),
         skipped=sum(run.slots for run in found if run.outcome is Outcome.SKIPPED),
         usd=round(sum(costs), 6) if costs else None,
     )

@@ -15,7 +15,7 @@ from heartbeat.checklist import parse_checklist
 from heartbeat.checks import load_checklist
 from heartbeat.spec import Heartbeat
 from heartbeat.words import format_count, squeeze
-from heartbeatd.answers import DayStatus, EntryOverview, RunRecord
+from heartbeatd.answers import DayResult, EntryOverview, RunRecord
 from scheduler.engine.run_problems import FALLBACK
 from scheduler.insight import entry_states, reason_texts, schedule_texts, wake_waits
 from scheduler.insight.reason_texts import DAEMON_DOWN, DUE, REASON_TEXTS, RUNNING, SlotCause
@@ -24,7 +24,7 @@ from scheduler.insight.slot_history import TRIGGERS_WITHOUT_SLOT
 from scheduler.model import entry_schedule, local_days
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.entry_schedule import MICROSECOND
-from scheduler.model.outcome import FAILURES, DeliveryState, Failure, Kind, Outcome, Reason, Skip, Suppression, Trigger
+from scheduler.model.outcome import ANSWERED, FAILURES, DeliveryState, Failure, Kind, Outcome, Reason, Skip, Suppression, Trigger
 from scheduler.model.settings import LAST_TARGET, LOG_CHANNEL
 from scheduler.store import entries, run_history
 from scheduler.store.outbox import EntryMessages
@@ -140,7 +140,7 @@ class _EntryDay(ExplainedEntry):
             if explained is not None:
                 # The notification about what it explains is suppressed, too.
                 mute = self._quiet_text(Suppression.MUTED)
-                explained.says += f"; {mute}" if mute and explained.cause != Suppression.MUTED else ""
+                explained.says += f"; {mute}" if mute and explained.why != Suppression.MUTED else ""
                 return explained
         if self.delivered and all(each.channel == LOG_CHANNEL for each in self._messages):
             says = f"{self._normal_text()}, only to the log"
@@ -148,14 +148,14 @@ class _EntryDay(ExplainedEntry):
         return self._overview("normal", "ran", self._normal_text(), is_expected=True)
 
     def _overview(
-        self, status: DayStatus, code: str, says: str, command: str = "", run: int | None = None, *, is_expected: bool = False
+        self, result: DayResult, code: str, says: str, command: str = "", run: int | None = None, *, is_expected: bool = False
     ) -> EntryOverview:
         """The line of the entry. `code` is a word for programs: an outcome, a reason, a suppression, or a word of this file."""
         return EntryOverview(
             kind=self.row.kind.value,
             name=self.row.name,
-            status=status,
-            cause=code,
+            result=result,
+            why=code,
             says=says,
             command=command,
             expected=is_expected,
@@ -276,7 +276,7 @@ class _EntryDay(ExplainedEntry):
         found = job and (job._paused() or job._retired() or job._predecessor_is_off())
         if not found:
             return None
-        why = found.says.removeprefix("it ") if found.cause == Skip.PREDECESSOR else f"is {found.says}"
+        why = found.says.removeprefix("it ") if found.why == Skip.PREDECESSOR else f"is {found.says}"
         says = f"it runs {schedule_texts.schedule_text(self.row.schedule_text)}, which {why}"
         return self._overview("silent", Skip.PREDECESSOR, says, found.command, is_expected=found.expected)
 
@@ -353,42 +353,40 @@ class _EntryDay(ExplainedEntry):
         data = self._run(run.last_id)
         if run.outcome != Outcome.SKIPPED:
             says = f"{begin} {OUTCOME_VERBS.get(run.outcome or '', 'failed')} and will be retried{self._error_text(data)}"
-            return self._with_run("failed", str(run.reason), says, run)
-        held = self.records.holds.get(self.row.name) if run.reason == Skip.BUSY else None
+            return self._with_run("failed", str(run.why), says, run)
+        held = self.records.holds.get(self.row.name) if run.why == Skip.BUSY else None
         detail = data.error or (f"{held[-1].id} holds it over HTTP" if held else "")
-        says = f"{begin} waits: {SlotCause(run.reason or '').text_for_now}" + (f": {detail}" if detail else "")
-        return self._with_run("silent", str(run.reason), says, run)
+        says = f"{begin} waits: {SlotCause(run.why or '').text_for_now}" + (f": {detail}" if detail else "")
+        return self._with_run("silent", str(run.why), says, run)
 
     def _last_slot_failed(self) -> EntryOverview | None:
         """The last slot failed, or was skipped for a reason that is not part of normal work."""
-        last = next((each for each in reversed(self._causes) if each.reason not in BY_SCHEDULE), None)
+        last = next((each for each in reversed(self._causes) if each.why not in BY_SCHEDULE), None)
         if last is None or last.state != "closed":
             return None
         if last.outcome in FAILURES:
             return self._failure(last, "failed")
-        if last.outcome == Outcome.SKIPPED and not self._is_normal(last.reason):
+        if last.outcome == Outcome.SKIPPED and not self._is_normal(last.why):
             return self._skip(last, "silent")
         return None
 
-    def _failure(self, cause: CauseCount, status: DayStatus) -> EntryOverview:
+    def _failure(self, cause: CauseCount, result: DayResult) -> EntryOverview:
         """How many runs failed, and the last error."""
         failed, total = sum(each.runs for each in self._causes if each.outcome in FAILURES), self.ran
         verb = OUTCOME_VERBS.get(cause.outcome or "", "failed")
         alike = {each.outcome for each in self._causes if each.outcome in FAILURES} == {cause.outcome}
         number = f"all {total} runs" if failed == total else f"{failed} of {total} runs"
         says = f"its run {verb}" if total <= 1 else f"{number} {verb if alike else 'failed'}"
-        return self._with_run(
-            status, cause.reason or str(cause.outcome), says + self._error_text(self._run(cause.last_id)), cause
-        )
+        return self._with_run(result, cause.why or str(cause.outcome), says + self._error_text(self._run(cause.last_id)), cause)
 
     def _error_text(self, data: RunRecord) -> str:
         """The class and the text of a run's error, and the model if the error may concern only that."""
-        reason, error, model = data.reason, data.error, data.model_requested
-        if reason == Reason.NO_TIME_LEFT:
+        why, error, model = data.why, data.error, data.model_requested
+        if why == Reason.NO_TIME_LEFT:
             following = f"try {data.attempt + 1} of {self.entry.spec.retries + 1}" if self.entry else "another try"
             return f": no time was left for {following}: {squeeze(error or 'it was interrupted', MAX_ERROR)}"
-        named = [reason.replace("_", " ")] if reason and reason not in UNTOLD_REASONS else []
-        if model and reason in MODEL_FAILURES and model not in (error or ""):
+        named = [why.replace("_", " ")] if why and why not in UNTOLD_REASONS else []
+        if model and why in MODEL_FAILURES and model not in (error or ""):
             named.append(f"model {model}")
         words = [", ".join(named), squeeze(error or "", MAX_ERROR)]
         return "".join(f": {word}" for word in words if word)
@@ -398,35 +396,35 @@ class _EntryDay(ExplainedEntry):
         if self.ran:
             return None
         skips = [each for each in self._causes if each.outcome == Outcome.SKIPPED]
-        by_choice = [each for each in skips if each.reason not in BY_SCHEDULE]
+        by_choice = [each for each in skips if each.why not in BY_SCHEDULE]
         _, _, closed = self._unsettled
         if by_choice:
             return self._skip(by_choice[-1], "silent")
         if skips or closed:
-            return self._closed_by_schedule({Skip(each.reason or ""): each for each in skips}, closed)
+            return self._closed_by_schedule({Skip(each.why or ""): each for each in skips}, closed)
         return self._without_slots()
 
-    def _skip(self, cause: CauseCount, status: DayStatus) -> EntryOverview:
+    def _skip(self, cause: CauseCount, result: DayResult) -> EntryOverview:
         """Slots that were skipped for one reason."""
-        code, data = str(cause.reason), self._run(cause.last_id)
+        code, data = str(cause.why), self._run(cause.last_id)
         extent = self._extent(cause)
-        if cause.reason == Skip.MISSED:
+        if cause.why == Skip.MISSED:
             found = self.records.missed.cause(cause.last_slot + self.row.schedule.offset)
             if found.code != Skip.MISSED or not data.error:  # the daemon was down or frozen, or the clock jumped
-                return self._with_run(status, found.code, f"{extent}: {found.text}", cause)
+                return self._with_run(result, found.code, f"{extent}: {found.text}", cause)
             why = data.error if self.records.agents is None else found.text  # the error names other entries
-            return self._with_run(status, "no_capacity", f"{extent} did not start: {why}", cause)
+            return self._with_run(result, "no_capacity", f"{extent} did not start: {why}", cause)
         detail = self._skip_detail(code, data)
         says = f"{extent}: {REASON_TEXTS.get(code, code)}{f': {detail}' if detail else ''}"
-        if cause.reason == Skip.ALREADY_RUNNING and self._open_cause:
+        if cause.why == Skip.ALREADY_RUNNING and self._open_cause:
             says += f" (run {self._open_cause.last_id})"
-        return self._with_run(status, code, says, cause, is_expected=self._is_normal(cause.reason))
+        return self._with_run(result, code, says, cause, is_expected=self._is_normal(cause.why))
 
     def _extent(self, cause: CauseCount) -> str:
         """How many slots of the period have this cause."""
-        alike = [each for each in self._causes if each.reason == cause.reason and each.outcome == cause.outcome]
+        alike = [each for each in self._causes if each.why == cause.why and each.outcome == cause.outcome]
         number = sum(each.slots for each in alike)
-        others = [each for each in self._causes if each.reason not in (cause.reason, *BY_SCHEDULE)]
+        others = [each for each in self._causes if each.why not in (cause.why, *BY_SCHEDULE)]
         begin = min(each.first_slot for each in alike)
         since = f" since {self.times.at(begin)}" if begin >= self.records.period.begin else ""
         if begin < self.records.period.begin:
@@ -544,7 +542,7 @@ class _EntryDay(ExplainedEntry):
 
     def _partly_skipped_or_failed(self) -> EntryOverview | None:
         """Some slots of the day were skipped for a reason that is not part of normal work, or some runs failed."""
-        skipped = [each for each in self._causes if each.outcome == Outcome.SKIPPED and not self._is_normal(each.reason)]
+        skipped = [each for each in self._causes if each.outcome == Outcome.SKIPPED and not self._is_normal(each.why)]
         failed = [each for each in self._all_runs if each.outcome in FAILURES]
         if skipped:
             return self._skip(skipped[-1], "unusual")
@@ -580,18 +578,18 @@ class _EntryDay(ExplainedEntry):
 
     def _nothing_sent(self) -> EntryOverview | None:
         """It ran, and every answer was suppressed, or some alerts were hidden."""
-        answers = [each for each in self._all_runs if each.suppression]
+        answers = [each for each in self._all_runs if each.outcome in ANSWERED and each.why]
         if self.delivered or (self.row.kind is Kind.CRON and self.reporter is None):
-            answers = [each for each in answers if each.suppression in HIDDEN]
+            answers = [each for each in answers if each.why in HIDDEN]
         if not answers:
             return None
         loud = [each for each in answers if each.outcome == Outcome.ALERT]
         most = max(loud or answers, key=lambda each: each.runs)
         number = f"{most.runs} of {self.ran} answers" if most.runs < self.ran else format_count(most.runs, "answer")
-        known = self._quiet_text("acknowledged", "known") if most.suppression == Suppression.DUPLICATE else ""
-        says = f"{number} not sent: {known or Suppression.text_of(most.suppression or '')}"
-        status: DayStatus = "unusual" if most.suppression in HIDDEN else "quiet"
-        return self._with_run(status, most.suppression or "", says, most, is_expected=not loud)
+        known = self._quiet_text("acknowledged", "known") if most.why == Suppression.DUPLICATE else ""
+        says = f"{number} not sent: {known or Suppression.text_of(most.why or '')}"
+        result: DayResult = "unusual" if most.why in HIDDEN else "quiet"
+        return self._with_run(result, most.why or "", says, most, is_expected=not loud)
 
     def _quiet_text(self, *codes: str) -> str:
         return "; ".join(each.says for each in self.quiet_reasons if each.code in codes)
@@ -600,7 +598,7 @@ class _EntryDay(ExplainedEntry):
         text = self._quiet_text(Suppression.MUTED)
         if not text:
             return None
-        held = sum(each.runs for each in self._all_runs if each.suppression == Suppression.MUTED)
+        held = sum(each.runs for each in self._all_runs if each.why == Suppression.MUTED)
         says = f"{text}, {format_count(held, 'answer')} not sent" if held else text
         return self._overview("unusual", Suppression.MUTED, says, f"heartbeatd unmute {self.label}")
 
@@ -647,9 +645,9 @@ class _EntryDay(ExplainedEntry):
         return found
 
     def _with_run(
-        self, status: DayStatus, code: str, says: str, cause: CauseCount, *, is_expected: bool = False
+        self, result: DayResult, code: str, says: str, cause: CauseCount, *, is_expected: bool = False
     ) -> EntryOverview:
-        return self._overview(status, code, says, f"heartbeatd show {cause.last_id}", cause.last_id, is_expected=is_expected)
+        return self._overview(result, code, says, f"heartbeatd show {cause.last_id}", cause.last_id, is_expected=is_expected)
 
 
 QUIET_WAITS = (None, wake_waits.STARTING, wake_waits.NEXT_SLOT, wake_waits.OTHER_JOBS, Skip.ALREADY_RUNNING)

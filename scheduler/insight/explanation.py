@@ -11,8 +11,8 @@ from typing import get_args
 from heartbeat.words import abbreviate_duration, format_count, format_elapsed, format_usd, shorten, squeeze
 from heartbeatd import answers
 from heartbeatd.answers import (
-    CountedCause,
-    DayStatus,
+    CountedResult,
+    DayResult,
     Explanation,
     ExplanationAt,
     ExplanationNow,
@@ -21,9 +21,9 @@ from heartbeatd.answers import (
     Overview,
     Preconditions,
     PresentProblem,
+    ResultCounts,
     RunRecord,
     SlotStretch,
-    StatusCounts,
 )
 from scheduler.engine import reported_problems
 from scheduler.insight import (
@@ -66,8 +66,8 @@ MAX_ERROR = 200  # characters of the error of a channel
 
 def explain_all(records: Records) -> Overview:
     """A period of every entry that the reader may see, those first that were silent or unusual, and what concerns all of them."""
-    found, statuses = [explain_day(records, row) for row in records.rows if existed(records, row)], get_args(DayStatus)
-    found.sort(key=lambda each: (each.expected, statuses.index(each.status), each.kind == "cron", each.name))
+    found, results = [explain_day(records, row) for row in records.rows if existed(records, row)], get_args(DayResult)
+    found.sort(key=lambda each: (each.expected, results.index(each.result), each.kind == "cron", each.name))
     period = records.period
     present = _present_problems(records) if records.is_today else []
     return Overview(
@@ -75,7 +75,7 @@ def explain_all(records: Records) -> Overview:
         until=period.end,
         asked_at=records.now,
         zone=period.zone.key,
-        counts=StatusCounts(**{status: sum(each.status == status for each in found) for status in statuses}),
+        counts=ResultCounts(**{result: sum(each.result == result for each in found) for result in results}),
         problems=present,
         entries=found,
         overrides=reload_history.describe_overrides(records.overrides),
@@ -115,7 +115,7 @@ def explain_now(explained: ExplainedEntry) -> ExplanationNow:
         explained.db, explained.records.plan, explained.row, explained.records.lanes, explained.now
     )
     header = _header(explained, _facts_of_now(explained, now))
-    return ExplanationNow(**dict(header), why=explain_day(explained.records, explained.row), now=now)
+    return ExplanationNow(**dict(header), overview=explain_day(explained.records, explained.row), now=now)
 
 
 def _facts_of_now(explained: ExplainedEntry, checks: Preconditions) -> Iterator[Fact]:
@@ -200,7 +200,7 @@ def _slot_fact(label: str, explained: ExplainedEntry, slot: SlotResult | None) -
     if slot is None:
         return _fact(label, "none", "none")
     run = _run_of(explained, slot)
-    error = f": {run.error}" if run and run.outcome == Outcome.SKIPPED and run.error else ""
+    error = f": {run.error}" if run and run.result == Outcome.SKIPPED and run.error else ""
     when = f"{explained.times.exactly(slot.at)}: " if slot.count else ""
     says = f"{when}{slot.cause.text}{error}" + (f" (run {slot.run_id})" if slot.run_id else "")
     return _fact(label, slot.cause.code, says, slot.at if slot.count else None, slot.run_id)
@@ -213,12 +213,12 @@ def _run_of(explained: ExplainedEntry, slot: SlotResult | None) -> RunRecord | N
 def _run_fact(label: str, explained: ExplainedEntry, run: RunRecord | None) -> Fact:
     if run is None or run.started_at is None:
         return _fact(label, "none", "")
-    outcome, why = run.outcome or run.state, run.reason or run.suppression
-    parts = [f"{run.id}", explained.times.exactly(run.started_at), f"{outcome} {why or ''}".strip()]
+    result = run.result or run.state
+    parts = [f"{run.id}", explained.times.exactly(run.started_at), f"{result} {run.why or ''}".strip()]
     parts[-1] += f" on {run.worker}" if run.worker else ""
     if run.finished_at:
         parts.append(f"took {format_elapsed(run.finished_at - run.started_at)}")
-    code = str(why) if outcome == Outcome.SKIPPED else outcome
+    code = str(run.why) if result == Outcome.SKIPPED else result
     return _fact(label, code, ", ".join(parts) + (f": {run.error}" if run.error else ""), run.slot, run.id)
 
 
@@ -245,7 +245,7 @@ def _now_fact(checks: Preconditions, daemon: Fact) -> Fact:
     """Whether the entry would run now. Nothing runs while the daemon is down, whatever the checks would find."""
     limitation = "" if checks.complete else " (only the checks that need no config were made)"
     says = checks.says + limitation + ("" if daemon.code == "up" else "; the daemon is not running")
-    return _fact("now", checks.reason or "none", says)
+    return _fact("now", checks.why or "none", says)
 
 
 def _changes_between(explained: ExplainedEntry, begin: datetime, end: datetime) -> list[EntryChange]:
@@ -266,7 +266,7 @@ def _next_commands(explained: ExplainedEntry, last_id: int | None, *, undelivere
 
 def _answer_fact(run: RunRecord | None) -> Fact:
     """Whether the answer of a run was sent, and why; without a text for a job without findings and a run without an answer."""
-    if run is None or run.outcome not in ANSWERED or not (run.kind == "heartbeat" or run.findings):
+    if run is None or run.result not in ANSWERED or not (run.kind == "heartbeat" or run.findings):
         return _fact("answer", "none", "")
     shown = run.findings[:MAX_FINDINGS_SHOWN]
     findings = [f"{shorten(each.key, MAX_KEY_SHOWN)}: {Effect.text_of(each.effect)}" for each in shown]
@@ -281,8 +281,8 @@ def _delivery_texts(run: RunRecord) -> list[str]:
     texts = list(dict.fromkeys(each.says for each in run.delivery.targets))
     if texts and not run.repeats:
         return texts
-    if run.delivery.state in (DeliveryState.NONE, DeliveryState.NO_TARGET, DeliveryState.DELIVERED):
-        texts = [Suppression.text_of(run.suppression) if run.suppression else "no recipient is known"]
+    if run.delivery.state in (DeliveryState.NONE, DeliveryState.NO_TARGET, DeliveryState.MUTED, DeliveryState.DELIVERED):
+        texts = [Suppression.text_of(run.why) if run.why else "no recipient is known"]
     return ["not sent again" if run.repeats else "not sent", *texts]
 
 
@@ -350,7 +350,7 @@ def explain_period(explained: ExplainedEntry, period: Period) -> ExplanationOn:
     )
     return ExplanationOn(
         **dict(_header(explained, facts)),
-        why=explain_day(records, explained.row) if period.begin <= explained.now else None,
+        overview=explain_day(records, explained.row) if period.begin <= explained.now else None,
         day=period.day,
         from_=period.begin,
         until=period.end,
@@ -392,8 +392,8 @@ def _first_slot_after(explained: ExplainedEntry, instant: datetime) -> SlotResul
     return None
 
 
-def _count_cause(cause: SlotCause, count: int) -> CountedCause:
-    return CountedCause(cause=cause.code, detail=cause.detail, says=cause.text, count=count)
+def _count_cause(cause: SlotCause, count: int) -> CountedResult:
+    return CountedResult(result=cause.result, why=cause.why, says=cause.text, count=count)
 
 
 def _explain_group(stretch: SlotGroup) -> SlotStretch:
@@ -401,7 +401,7 @@ def _explain_group(stretch: SlotGroup) -> SlotStretch:
         from_=stretch.first,
         to=stretch.last,
         slots=stretch.slot_count,
-        causes=[_count_cause(cause, count) for cause, count in stretch.cause_counts],
+        results=[_count_cause(cause, count) for cause, count in stretch.cause_counts],
         run=stretch.run_id,
         runs=list(stretch.run_ids) if stretch.run_ids else None,
     )

@@ -83,12 +83,12 @@ def read_verdict(status: Status, at: Callable[[datetime], str], daemon: str = ""
 
 def _state_of(entry: EntryStatus) -> EntryHealth:
     last, trouble = entry.last_run, entry.failing
-    level = cause_of_run(last.state, last.outcome, last.reason, last.suppression, last.delivery).level if last else None
-    failing = entry.consecutive_failures > 0 or (trouble is not None and trouble.reason not in tuple(Skip))
+    level = cause_of_run(last.state, last.result, last.why, last.delivery).level if last else None
+    failing = entry.consecutive_failures > 0 or (trouble is not None and trouble.why not in tuple(Skip))
     is_bad_now = entry.undelivered is not None or level in (Level.BAD, Level.LOST)
     is_problem = trouble is not None or (entry.state == "active" and is_bad_now)
     # A failed precheck alone does not stop an agent, unless `on_error: skip` is set.
-    only_precheck_fails = trouble is not None and trouble.reason == Skip.PRECHECK_FAILED and not is_bad_now
+    only_precheck_fails = trouble is not None and trouble.why == Skip.PRECHECK_FAILED and not is_bad_now
     has_alert = entry.alerting or entry.problems.reported > 0
     groups = {
         Group.PROBLEMS: failing or is_problem,
@@ -99,7 +99,7 @@ def _state_of(entry: EntryStatus) -> EntryHealth:
     found = frozenset(group for group, applies in groups.items() if applies)
     label: str = "failing" if failing else entry.state
     if label == "active":
-        stopped = "budget spent" if trouble and trouble.reason == Skip.BUDGET else "stopped"
+        stopped = "budget spent" if trouble and trouble.why == Skip.BUDGET else "stopped"
         stopped = "precheck fails" if only_precheck_fails else stopped
         wrong = "undelivered" if entry.undelivered and trouble is None else stopped if is_problem else ""
         label = last.state if last and last.state != "closed" else wrong or ("alert" if has_alert else "ok")

@@ -74,7 +74,7 @@ def check_preconditions(
     says = "nothing blocks it" if first is None else f"it would not run: {SlotCause(first, detail).text_for_now}"
     return Preconditions(
         would_run=first is None and not is_done,
-        reason=first,
+        why=first,
         detail=detail,
         says="done: a one-time job that has already run" if is_done else says,
         complete=entry is not None,

@@ -30,6 +30,7 @@ NOT_DECLARED = "not_declared"
 
 
 OUTCOMES_OF_RUNS = frozenset(outcome.value for outcome in Outcome if outcome is not Outcome.SKIPPED)
+WITHOUT_RESULT = frozenset({RUNNING, WAITING, DUE, TO_COME, NOT_KEPT, NOT_DECLARED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,16 @@ class SlotCause:
     def has_run(self) -> bool:
         """Whether the slot was run, successfully or not."""
         return self.code in OUTCOMES_OF_RUNS
+
+    @property
+    def result(self) -> str:
+        """The result that API and command line show, or a word for a slot without a known result."""
+        return self.code if self.has_run or self.code in WITHOUT_RESULT else Outcome.SKIPPED
+
+    @property
+    def why(self) -> str | None:
+        """Why it has this result."""
+        return self.detail if self.result == self.code else self.code
 
     @property
     def level(self) -> Level:
@@ -162,7 +173,7 @@ def breaker_text(breaker: BreakerStatus, at: Callable[[datetime], str]) -> str:
     """What an open circuit breaker stops and why, since when, and when a run may try again."""
     circuit = Circuit(breaker.provider, EVERY_MODEL if breaker.model is None else breaker.model)
     trial = f"; the next trial call is at {at(breaker.next_probe_at)}" if breaker.next_probe_at else ""
-    return f"{circuit} has been blocked since {at(breaker.opened_at)}: {breaker.error or breaker.reason}{trial}"
+    return f"{circuit} has been blocked since {at(breaker.opened_at)}: {breaker.error or breaker.why}{trial}"
 
 
 def ending_text(clean: bool) -> str:

@@ -7,7 +7,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 from zoneinfo import ZoneInfo
 
 from heartbeat.words import format_count, format_usd
@@ -159,10 +159,9 @@ class CountOfEntry(EntryName):
 
 
 class WordCount(ResponseBody):
-    """How many runs or slots had a `reason` or a `suppression`. Only one of both keys is there."""
+    """How many runs or slots had a result for this reason."""
 
-    reason: str | None = None
-    suppression: str | None = None
+    why: str | None
     count: int
     entries: Shared[list[CountOfEntry]]
 
@@ -289,9 +288,9 @@ def build_report(
         causes=_cause_totals(choose(cost_history.cost_by_cause(db, since, until))),
         prompt=_prompt_totals(choose(cost_history.prompt_sizes(db, since, until))),
         by_time=_time_totals(cost_history.count_by_quarter(db, since, until, agents), since, until, zone),
-        skipped=_count_words(tallies, "reason", lambda each: each.skipped),
-        suppressed=_count_words([each for each in tallies if each.suppression], "suppression", lambda each: each.count),
-        failed=_count_words(tallies, "reason", lambda each: each.failed),
+        skipped=_count_words(tallies, lambda each: each.skipped),
+        suppressed=_count_words(tallies, lambda each: each.suppressed),
+        failed=_count_words(tallies, lambda each: each.failed),
         problems=_problem_totals(tallies, {name: each for name, each in effects.items() if agents is None or name in agents}),
         deliveries=[_channel_totals(channel, posts) for channel in sorted({post.channel for post in posts})],
         downs=_downtimes(db, since, until, running=running),
@@ -309,7 +308,7 @@ def _saved_costs(tallies: list[RunCount]) -> SavedCosts:
         paid = [each for each in rows if each.runs and each.cost_usd is not None]
         runs = sum(each.runs for each in paid)
         if runs:
-            skipped = sum(each.skipped for each in rows if each.reason in CHECKS)
+            skipped = sum(each.skipped for each in rows if each.why in CHECKS)
             mean = sum((each.cost_usd or 0.0) + each.cache_saved for each in paid) / runs
             checked, by_checks = checked + skipped, by_checks + skipped * mean
     by_cache, cost = sum(each.cache_saved for each in tallies), sum_costs(each.cost_usd for each in tallies)
@@ -351,14 +350,12 @@ def _entry_key(each: RunCount | CauseCost) -> tuple[Kind, str]:
     return each.kind, each.name
 
 
-def _count_words(
-    tallies: list[RunCount], word: Literal["reason", "suppression"], count: Callable[[RunCount], int]
-) -> list[WordCount]:
-    """The number of runs for each reason or suppression, in all and by entry."""
+def _count_words(tallies: list[RunCount], count: Callable[[RunCount], int]) -> list[WordCount]:
+    """The number of runs for each `why`, in all and by entry."""
     counted = [each for each in tallies if count(each)]
     counts = [
-        WordCount(**{word: value}, count=sum(map(count, group)), entries=_count_by_entry(group, count))
-        for value, group in _grouped(counted, lambda each: getattr(each, word))
+        WordCount(why=why, count=sum(map(count, group)), entries=_count_by_entry(group, count))
+        for why, group in _grouped(counted, lambda each: each.why)
     ]
     return sorted(counts, key=lambda each: -each.count)
 
@@ -375,7 +372,7 @@ def _problem_totals(tallies: Iterable[RunCount], effects: Mapping[str, Mapping[s
     """By agent: problems that opened and that ended, reminders, and answers without news. Those with most come first."""
     duplicates: Counter[str] = Counter()
     for each in tallies:
-        if each.kind is Kind.HEARTBEAT and each.suppression == Suppression.DUPLICATE:
+        if each.kind is Kind.HEARTBEAT and each.why == Suppression.DUPLICATE:
             duplicates[each.name] += each.count
     found = [
         ProblemTotals(

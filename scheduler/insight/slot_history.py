@@ -238,15 +238,15 @@ def _time_without_slots(period: SchedulePeriod, begin: datetime, end: datetime) 
     return SlotResult(max(begin, period.since), CAUSES_WITHOUT_SLOTS[period.state], count=0)
 
 
-def cause_of_run(state: str, outcome: str | None, reason: str | None, suppression: str | None, delivery: str) -> SlotCause:
+def cause_of_run(state: str, result: str | None, why: str | None, delivery: str) -> SlotCause:
     """What a run record says about its slot. If its message has not arrived, the detail is the state of the `delivery`."""
     if state != "closed":
-        return SlotCause(reason_texts.RUNNING if state == "running" else reason_texts.WAITING, reason)
-    if outcome == Outcome.SKIPPED:
-        return SlotCause(reason or outcome)
-    if outcome in ANSWERED and delivery not in (DeliveryState.NONE, DeliveryState.DELIVERED):
-        return SlotCause(outcome, delivery)
-    return SlotCause(outcome or state, suppression or reason)
+        return SlotCause(reason_texts.RUNNING if state == "running" else reason_texts.WAITING, why)
+    if result == Outcome.SKIPPED:
+        return SlotCause(why or result)
+    if result in ANSWERED and delivery not in (DeliveryState.NONE, DeliveryState.DELIVERED):
+        return SlotCause(result, delivery)
+    return SlotCause(result or state, why)
 
 
 TRIGGERS_WITHOUT_SLOT = WOKEN | {Trigger.REBOOT, Trigger.RESULT}  # runs that no slot starts
@@ -297,11 +297,11 @@ def results_of_rows(db: sqlite3.Connection, rows: Sequence[sqlite3.Row], *, is_l
 
 def _result_of_row(row: sqlite3.Row, deliveries: Mapping[int, Sequence[Delivery]], *, is_limited: bool) -> SlotResult:
     """What a run record says about its slot."""
-    if row["reason"] == Skip.MISSED:  # the error names the runs that were in progress
+    if row["why"] == Skip.MISSED:  # the error names the runs that were in progress
         cause = SlotCause(Skip.MISSED, None if is_limited else row["error"])
     else:
         sent = run_history.delivery_state(row["kind"], row["outcome"], row["suppression"], deliveries.get(row["id"], ()))
-        cause = cause_of_run(row["state"], row["outcome"], row["reason"], row["suppression"], sent)
+        cause = cause_of_run(row["state"], row["outcome"], row["why"], sent)
     return SlotResult(from_millis(row["slot"]), cause, row["id"], row["slots"])
 
 

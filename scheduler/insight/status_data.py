@@ -112,7 +112,7 @@ def open_breakers(db: sqlite3.Connection) -> list[BreakerStatus]:
         BreakerStatus(
             provider=each.circuit.provider,
             model=None if each.circuit.is_whole_provider else each.circuit.model,
-            reason=each.reason,
+            why=each.reason,
             error=each.error,
             opened_at=each.opened_at,
             next_probe_at=each.probe_at,
@@ -265,7 +265,7 @@ def _present_failures(row: sqlite3.Row, own: Sequence[Problem], causes: Mapping[
         told_at = _told_at(cause)
     return Failing(
         times=problem.count,
-        reason=problem.found.reason,
+        why=problem.found.reason,
         since=problem.since,
         told_at=None if awaits else told_at,
         **({"held_back_for": json.loads(awaits)} if awaits else {}),
@@ -283,9 +283,9 @@ def _last_run(row: sqlite3.Row, deliveries: Mapping[int, list[Delivery]]) -> Las
     """The newest run record: a run, or skipped slots."""
     if row["run_id"] is None:
         return None
-    outcome, sent = row["run_outcome"], deliveries[row["run_id"]]
-    delivery = run_history.delivery_state(row["kind"], outcome, row["run_suppression"], sent)
-    return read_part(LastRun, row, "run_", outcome=outcome if row["run_state"] == "closed" else None, delivery=delivery)
+    result, sent = row["run_result"], deliveries[row["run_id"]]
+    delivery = run_history.delivery_state(row["kind"], result, row["run_suppression"], sent)
+    return read_part(LastRun, row, "run_", result=result if row["run_state"] == "closed" else None, delivery=delivery)
 
 
 def _count_queue(db: sqlite3.Connection, listed: list[EntryStatus], now: datetime) -> QueueCounts:

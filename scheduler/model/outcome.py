@@ -46,7 +46,7 @@ class Kind(StrEnum):
         return f"{self.word}/{name}"
 
 
-REASONS = tuple(dict.fromkeys(str(word) for words in (Skip, Reason, Failure) for word in words))  # of skips and failures
+WHY_WORDS = tuple(dict.fromkeys(str(word) for words in (Skip, Reason, Failure, Suppression) for word in words))
 
 
 class Trigger(StrEnum):
@@ -89,6 +89,7 @@ class DeliveryState(StrEnum):
     DEAD = "dead"
     DROPPED = "dropped"
     NO_TARGET = "no_target"
+    MUTED = "muted"
 
 
 # Started by a wake, not by a slot.

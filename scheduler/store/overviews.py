@@ -16,12 +16,13 @@ from scheduler.model.outcome import WOKEN, Kind, Trigger
 from scheduler.model.timestamps import from_millis, from_optional_millis, to_millis
 from scheduler.store import entries
 from scheduler.store.rows import read_row
+from scheduler.store.run_history import WHY
 
 # Each entry with its newest run record (found by index), and the number of its waiting wakes. A kind or name of null means any.
 OVERVIEWS = f"""
 select {", ".join(f"entry.{column}" for column in entries.COLUMNS)},
   last.id as run_id, last.slot as run_slot, last.slots as run_slots, last.trigger as run_trigger, last.state as run_state,
-  last.outcome as run_outcome, last.reason as run_reason, last.suppression as run_suppression,
+  last.outcome as run_result, {WHY} as run_why, last.suppression as run_suppression,
   last.started_at as run_started_at, last.finished_at as run_finished_at, last.error as run_error, last.worker as run_worker,
   last.repeats as run_repeats,
   (select awaits from outbox where entry.kind = 'cron' and outbox.name = entry.name and awaits is not null and state = 'pending'
@@ -98,10 +99,10 @@ LONGEST_RUN = timedelta(days=2)  # a run that ended on a day began at most so lo
 WITHOUT_SLOT = json.dumps(sorted(WOKEN | {Trigger.REBOOT, Trigger.RESULT}))
 
 # The newest records of the agent, found by the index on (kind, name, id).
-SLOTS = """
-select id, kind, slot, slots, state, outcome, reason, suppression, error, repeats from run
+SLOTS = f"""
+select id, kind, slot, slots, state, outcome, {WHY} as why, suppression, error, repeats from run
 where kind = 'heartbeat' and name = ? and trigger not in (select value from json_each(?)) order by id desc limit ?
-"""
+"""  # noqa: S608 (names of ours)
 
 ANSWER = """
 select id, finished_at, substr(text, 1, cast(? as integer)) as text, length(text) as length from run
@@ -166,11 +167,11 @@ def cost_since(db: sqlite3.Connection, name: str, since: datetime) -> DayCost:
     return DayCost(row["cost_usd"], row["runs"], row["unpriced"])
 
 
-# `detail` is the reason or suppression of a run, the channel of a message, and the key of a problem.
-ACTIVITY = """
+# `detail` is why a run has its result, the channel of a message, and the key of a problem.
+ACTIVITY = f"""
 select at, event, id, kind, name, result, detail, slots, began_at, error from (
   select finished_at as at, case when outcome = 'skipped' then 'skip' else 'run' end as event, id, kind, name, outcome as result,
-    coalesce(reason, suppression) as detail, slots, started_at as began_at, error
+    {WHY} as detail, slots, started_at as began_at, error
     from run where state = 'closed' and finished_at >= :since
   union all
   select started_at, 'start', id, kind, name, 'running', trigger, 1, null, null
@@ -187,7 +188,7 @@ select at, event, id, kind, name, result, detail, slots, began_at, error from (
     from problem where over_at >= :since and opened_at is not null
 ) as happened where cast(:name as text) is null or (kind = :kind and name = :name)
 order by at desc, id desc limit :limit
-"""
+"""  # noqa: S608 (names of ours)
 
 
 def list_activity(db: sqlite3.Connection, key: Key | None, since: datetime, limit: int) -> list[LoggedEvent]:

@@ -12,6 +12,7 @@ from typing import Any
 from scheduler.model.outcome import Kind, Outcome, Trigger
 from scheduler.model.timestamps import from_millis, to_millis
 from scheduler.store.rows import read_row
+from scheduler.store.run_history import WITH_WHY
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +30,7 @@ class RecordedRun:
     slots: int
     trigger: Trigger
     outcome: Outcome
-    reason: str | None
-    suppression: str | None
+    why: str | None
     started_at: datetime | None
     finished_at: datetime
     text: str | None
@@ -76,7 +76,7 @@ class RecordedWake:
 
 def read_runs(db: sqlite3.Connection, since: datetime) -> list[RecordedRun]:
     """The runs that were closed from `since` on, and the records of skipped slots that reach into that time; by their slots."""
-    query = "select * from run where state = 'closed' and finished_at >= :since order by slot, id"
+    query = f"{WITH_WHY} where state = 'closed' and finished_at >= :since order by slot, id"
     return [
         read_row(
             RecordedRun,

@@ -23,25 +23,28 @@ from heartbeatd.answers import (
     ToolCallRecord,
 )
 from scheduler.model.budget import NANO
-from scheduler.model.outcome import FAILURES, DeliveryState, Kind, Outcome, Reason, Skip, Trigger
+from scheduler.model.outcome import ANSWERED, FAILURES, DeliveryState, Kind, Outcome, Reason, Skip, Suppression, Trigger
 from scheduler.model.timestamps import from_millis, to_millis
 from scheduler.store import outbox, questions, wakes
 from scheduler.store.outbox import Delivery
 from scheduler.store.rows import read_row
+
+WHY = "coalesce(reason, suppression)"  # of a run record, as `AttemptResult.why`
+WITH_WHY = f"select *, {WHY} as why from run"  # noqa: S608 (a literal of this file)
 
 ORDERS = {"id": "id desc", "cost": "cost_usd desc nulls last, id desc"}
 
 
 @dataclass(frozen=True, slots=True)
 class RunFilter:
-    """Which runs to list; None matches any. Slots lie in [since, until). The outcome of an open run is its state."""
+    """Which runs to list; None matches any. Slots lie in [since, until). The result of an open run is its state."""
 
     kind: Kind | None = None
     name: str | None = None
     since: datetime | None = None
     until: datetime | None = None
-    outcome: str | None = None
-    reason: str | None = None
+    result: str | None = None
+    why: str | None = None
 
 
 ALL_RUNS = RunFilter()
@@ -59,13 +62,13 @@ def list_runs(
         "name = ?": wanted.name,
         "slot >= ?": wanted.since and to_millis(wanted.since),
         "slot < ?": wanted.until and to_millis(wanted.until),
-        "case state when 'closed' then outcome else state end = ?": wanted.outcome,
-        "reason = ?": wanted.reason,
+        "case state when 'closed' then outcome else state end = ?": wanted.result,
+        f"{WHY} = ?": wanted.why,
     }
     used = {text: value for text, value in filters.items() if value is not None}
     place, values = _place_after(db, sort, after) if after is not None else ("true", ())
     where = " and ".join((*used, place))
-    query = f"select * from run where {where} order by {ORDERS[sort]} limit ?"  # noqa: S608 (literals of this file)
+    query = f"{WITH_WHY} where {where} order by {ORDERS[sort]} limit ?"
     return [read_run(db, row) for row in db.execute(query, (*used.values(), *values, limit))]
 
 
@@ -83,23 +86,20 @@ def _place_after(db: sqlite3.Connection, sort: str, after: int) -> tuple[str, tu
 
 def runs_covering(db: sqlite3.Connection, kind: Kind, name: str, begin: datetime, end: datetime) -> list[sqlite3.Row]:
     """The rows of an entry's slots in [begin, end), the oldest first, and earlier rows that may reach into that time."""
-    query = (
-        "select * from run where kind = ? and name = ? and slot < ?"
-        " and (slot >= ? or (slots > 1 and finished_at >= ?)) order by id"
-    )
+    query = f"{WITH_WHY} where kind = ? and name = ? and slot < ? and (slot >= ? or (slots > 1 and finished_at >= ?)) order by id"
     return db.execute(query, (kind, name, to_millis(end), to_millis(begin), to_millis(begin))).fetchall()
 
 
 # Both parts find their rows by an index. A record of several slots may begin before the period.
-CAUSES = """
-select kind, name, 'closed', outcome, reason, suppression, trigger, count(*) as runs, sum(slots) as slots, max(id) as last_id,
+CAUSES = f"""
+select kind, name, 'closed', outcome, {WHY} as why, trigger, count(*) as runs, sum(slots) as slots, max(id) as last_id,
   min(slot) as first_slot, max(slot) as last_slot
 from run where state = 'closed' and finished_at >= :begin and slot < :end and (slot >= :begin or slots > 1)
-group by kind, name, outcome, reason, suppression, trigger
+group by kind, name, outcome, why, trigger
 union all
-select kind, name, state, outcome, reason, suppression, trigger, 1, slots, id, slot, slot
+select kind, name, state, outcome, {WHY}, trigger, 1, slots, id, slot, slot
 from run where state in ('running', 'waiting') and slot < :end
-"""
+"""  # noqa: S608 (literals of this file)
 
 # An agent had an alert, and there is no message: no target was configured or known.
 UNADDRESSED = """
@@ -117,15 +117,14 @@ CAUSES_OF_ENTRY, UNADDRESSED_OF_ENTRY = (
 
 @dataclass(frozen=True, slots=True)
 class CauseCount:
-    """Run records of one entry with equal state, outcome, reason, suppression and trigger. `last_id` is the newest of them.
+    """Run records of one entry with equal state, outcome, why and trigger. `last_id` is the newest of them.
 
     `slots` counts those of the whole record if one began before the period; `first_slot` is then earlier too.
     """
 
     state: str
     outcome: str | None
-    reason: str | None
-    suppression: str | None
+    why: str | None
     trigger: Trigger
     runs: int
     slots: int
@@ -143,10 +142,8 @@ def count_causes(
     """
     found: dict[tuple[Kind, str], list[CauseCount]] = {}
     for row in db.execute(CAUSES_OF_ENTRY if only else CAUSES, _period(begin, end, only)):
-        kind, name, state, outcome, reason, suppression, trigger, runs, slots, last_id, first, last = row
-        count = CauseCount(
-            state, outcome, reason, suppression, Trigger(trigger), runs, slots, last_id, from_millis(first), from_millis(last)
-        )
+        kind, name, state, outcome, why, trigger, runs, slots, last_id, first, last = row
+        count = CauseCount(state, outcome, why, Trigger(trigger), runs, slots, last_id, from_millis(first), from_millis(last))
         found.setdefault((Kind(kind), name), []).append(count)
     return found
 
@@ -211,7 +208,8 @@ def skipped_since(db: sqlite3.Connection, kind: Kind, name: str, run_id: int) ->
 
 def get_run(db: sqlite3.Connection, run_id: int) -> RunRecord | None:
     """One run; None if there is none."""
-    row = db.execute("select * from run where id = ?", (run_id,)).fetchone()
+    query = f"{WITH_WHY} where id = ?"
+    row = db.execute(query, (run_id,)).fetchone()
     return read_run(db, row) if row else None
 
 
@@ -233,7 +231,7 @@ def read_run(db: sqlite3.Connection, row: sqlite3.Row) -> RunRecord:
     return read_row(
         RunRecord,
         row,
-        outcome=row["outcome"] if row["state"] == "closed" else None,
+        result=row["outcome"] if row["state"] == "closed" else None,
         tokens=_token_counts(json.loads(row["tokens"] or "{}")),
         models=_usage_by_model(row),
         charged=_charged_amounts(row),
@@ -308,22 +306,24 @@ def _read_notice(row: sqlite3.Row) -> RunNotice:
 
 
 def delivery_state(kind: str, outcome: str | None, suppression: str | None, deliveries: Sequence[Delivery]) -> DeliveryState:
-    """One word for all messages of a run. `no_target`: it had a message, and no target was known."""
+    """One word for all messages of a run. `no_target`: it had a message, and no target was known. `muted`: it is not sent."""
     if deliveries:
         return outbox.combined_state([each.state for each in deliveries])
+    if suppression == Suppression.MUTED:  # its reason hides this if it has also failed
+        return DeliveryState.MUTED
     has_message = kind == Kind.HEARTBEAT and outcome in (Outcome.ALERT, Outcome.OK)
     return DeliveryState.NO_TARGET if has_message and suppression is None else DeliveryState.NONE
 
 
 # The rows that ended within a time, found by the index on finished_at.
-RUNS = """
+RUNS = f"""
 select counted.*, case when dearest_usd > 0 then (
     select max(id) from run where run.kind = counted.kind and run.name = counted.name and state = 'closed'
       and finished_at >= :since and finished_at < :until and cost_usd = dearest_usd and outcome = counted.outcome
-      and reason is not distinct from counted.reason and suppression is not distinct from counted.suppression
+      and {WHY} is not distinct from counted.why
       and coalesce(model_requested, model_used) is not distinct from counted.model) end as dearest_run
 from (
-select kind, name, outcome, reason, suppression, coalesce(model_requested, model_used) as model, count(*) as count,
+select kind, name, outcome, {WHY} as why, coalesce(model_requested, model_used) as model, count(*) as count,
   sum(slots) as slots, count(*) filter (where trigger <> 'result') as started, sum(cost_usd) as cost_usd,
   count(*) filter (where tokens is not null and cost_usd is null) as unpriced,
   sum(max(0, coalesce(charged_nanos, 0) / 1e9 - coalesce(cost_usd, 0))) as untold_usd,
@@ -334,9 +334,9 @@ select kind, name, outcome, reason, suppression, coalesce(model_requested, model
   sum(coalesce(json_extract(tokens, '$.cache_write'), 0)) as cache_write, sum(coalesce(cache_saved_usd, 0)) as cache_saved,
   max(cost_usd) as dearest_usd
 from run where state = 'closed' and finished_at >= :since and finished_at < :until
-group by kind, name, outcome, reason, suppression, coalesce(model_requested, model_used)
+group by kind, name, outcome, why, coalesce(model_requested, model_used)
 ) as counted order by kind, name
-"""
+"""  # noqa: S608 (literals of this file)
 
 
 MESSAGES = """
@@ -354,7 +354,7 @@ where run.state = 'closed' and run.finished_at >= ? and run.finished_at < ? and 
 
 @dataclass(frozen=True, slots=True)
 class RunCount:
-    """Run records of one entry with equal outcome, reason, suppression and model.
+    """Run records of one entry with equal outcome, why and model.
 
     `started` leaves out late results: each belongs to an earlier run.
 
@@ -366,8 +366,7 @@ class RunCount:
     kind: Kind
     name: str
     outcome: Outcome
-    reason: str | None
-    suppression: str | None
+    why: str | None
     model: str | None
     count: int
     slots: int
@@ -391,7 +390,7 @@ class RunCount:
     @property
     def missed(self) -> int:
         """Slots that passed while no daemon ran."""
-        return self.skipped if self.reason == Skip.MISSED else 0
+        return self.skipped if self.why == Skip.MISSED else 0
 
     @property
     def runs(self) -> int:
@@ -401,12 +400,17 @@ class RunCount:
     @property
     def said(self) -> int:
         """Runs that had a message to deliver."""
-        return self.count if self.outcome is Outcome.ALERT and self.suppression is None else 0
+        return self.count if self.outcome is Outcome.ALERT and self.why is None else 0
+
+    @property
+    def suppressed(self) -> int:
+        """Runs with an answer that was not sent."""
+        return self.count if self.outcome in ANSWERED and self.why else 0
 
     @property
     def failed(self) -> int:
         """Runs that failed, timed out or were interrupted. A run that a user cancelled is no failure."""
-        return self.count if self.outcome in FAILURES and self.reason != Reason.CANCELLED else 0
+        return self.count if self.outcome in FAILURES and self.why != Reason.CANCELLED else 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -388,7 +388,8 @@ def reject_wake(tx: Transaction, wake: Wake, why: RejectedBecause) -> None:
 
 def wakes_of_run(db: sqlite3.Connection, run_id: int) -> list[RunWake]:
     """The wakes that were last assigned to a run, with their whole texts."""
-    return [read_row(RunWake, row) for row in db.execute("select * from wake where run_id = ? order by id", (run_id,))]
+    rows = db.execute("select *, outcome as result from wake where run_id = ? order by id", (run_id,))
+    return [read_row(RunWake, row) for row in rows]
 
 
 @dataclass(frozen=True, slots=True)
@@ -417,7 +418,7 @@ def find_wake(db: sqlite3.Connection, wake_id: int) -> WakeState | None:
 
 
 WAITING = """
-select * from wake where kind = ? and name = ? and state = 'waiting'
+select *, outcome as result from wake where kind = ? and name = ? and state = 'waiting'
 order by due_at is null, max(due_at, coalesce(held_until, 0)), id limit ?
 """
 

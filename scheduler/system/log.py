@@ -42,7 +42,7 @@ def set_log_zone(zone: tzinfo) -> None:
 
 
 def log_event(level: int, word: str, /, *, error: BaseException | None = None, **fields: object) -> None:
-    """Log one event: `event(logging.INFO, "run", id=12, agent="host", outcome="ok")`.
+    """Log one event: `event(logging.INFO, "run", id=12, agent="host", result="ok")`.
 
     The order of `fields` is kept, those that are None are left out, and `error` becomes one field with its traceback.
     Times are written in the zone of the config, in JSON in UTC. Durations are in seconds.

@@ -59,11 +59,15 @@ HISTOGRAMS: Mapping[str, Buckets] = {
 
 # Counted from the events of the engine. They begin at 0 with the process.
 COUNTERS: Mapping[str, Metric] = {
-    "heartbeatd_runs_total": Metric("Runs, by their result.", "kind name trigger outcome", Ends.WITH_ENTRY),
-    "heartbeatd_suppressions_total": Metric("Runs that sent no message, and why.", "kind name reason", Ends.WITH_ENTRY),
+    "heartbeatd_runs_total": Metric("Runs by result (label outcome).", "kind name trigger outcome", Ends.WITH_ENTRY),
+    "heartbeatd_suppressions_total": Metric(
+        "Runs that sent no message, by why (label reason).", "kind name reason", Ends.WITH_ENTRY
+    ),
     "heartbeatd_fallbacks_total": Metric("Runs that a fallback has answered.", "kind name", Ends.WITH_ENTRY),
     "heartbeatd_truncated_total": Metric("Answers that were cut off at the token limit.", "kind name", Ends.WITH_ENTRY),
-    "heartbeatd_skips_total": Metric("Planned runs that were skipped, and why.", "kind name reason", Ends.WITH_ENTRY),
+    "heartbeatd_skips_total": Metric(
+        "Planned runs that were skipped, by why (label reason).", "kind name reason", Ends.WITH_ENTRY
+    ),
     "heartbeatd_precheck_failures_total": Metric(
         "Prechecks that failed, whether the run continued or not.", "name", Ends.WITH_NAME
     ),
@@ -79,13 +83,17 @@ COUNTERS: Mapping[str, Metric] = {
         Ends.WITH_CHANNEL,
     ),
     "heartbeatd_wakes_total": Metric("Wakes, by their final result.", "name source result", Ends.WITH_AGENT),
-    "heartbeatd_wakes_refused_total": Metric("Wakes that no run delivered to their agent, and why.", "source reason"),
+    "heartbeatd_wakes_refused_total": Metric(
+        "Wakes that no run delivered to their agent, by why (label reason).", "source reason"
+    ),
     "heartbeatd_provider_requests_total": Metric(
         "Calls to providers, by result: ok or the error class.", "provider model result", Ends.WITH_CIRCUIT
     ),
     "heartbeatd_tokens_total": Metric("Tokens used, by the requested model.", "kind name model type", Ends.WITH_ENTRY_OR_MODEL),
     "heartbeatd_cost_usd_total": Metric(
-        "The cost of runs in USD, at the prices of the config.", "kind name model outcome", Ends.WITH_ENTRY_OR_MODEL
+        "The cost of runs in USD, at the prices of the config, by result (label outcome).",
+        "kind name model outcome",
+        Ends.WITH_ENTRY_OR_MODEL,
     ),
     "heartbeatd_unpriced_tokens_total": Metric("Tokens of models without a price in the config.", "model", Ends.WITH_MODEL),
     "heartbeatd_model_mismatches_total": Metric(

@@ -134,14 +134,13 @@ def _describe_event(happened: Event) -> list[tuple[str, tuple[str, str] | None, 
         case AttemptStarted():
             return [("started", (happened.kind, happened.name), _run_data(happened))]
         case RunClosed(result=AttemptResult(outcome=Outcome.SKIPPED) as result):
-            skipped = {"slots": happened.slots, "reason": result.reason}
+            skipped = {"slots": happened.slots, "result": result.outcome.value, "why": result.why}
             return [("skipped", (happened.kind, happened.name), _run_data(happened) | skipped)]
         case RunClosed(result=result):
             key = happened.kind, happened.name
             ended = {
-                "outcome": result.outcome.value,
-                "reason": result.reason,
-                "suppression": result.suppression,
+                "result": result.outcome.value,
+                "why": result.why,
                 "started_at": iso_utc(happened.started_at),
                 "finished_at": iso_utc(happened.finished_at),
             }

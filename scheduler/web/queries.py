@@ -119,7 +119,7 @@ def list_runs(request: ApiRequest, question: ListRuns) -> answers.RunList:
     if after is None and question.cursor is not None:
         raise bad_request(BAD_CURSOR)
     with open_reader(request.app_state) as db:
-        wanted = RunFilter(kind, name, question.since, question.until, question.outcome, question.reason)
+        wanted = RunFilter(kind, name, question.since, question.until, question.result, question.why)
         try:
             found = run_history.list_runs(db, wanted, limit + 1, question.sort, after)
         except LookupError:

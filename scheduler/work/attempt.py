@@ -145,7 +145,7 @@ def _earlier_outputs(facts: Facts) -> dict[str, str]:
         variables |= {
             "HEARTBEATD_INPUT": before.text,
             "HEARTBEATD_INPUT_JOB": before.job,
-            "HEARTBEATD_INPUT_OUTCOME": before.outcome,
+            "HEARTBEATD_INPUT_RESULT": before.outcome,
             "HEARTBEATD_INPUT_RUN": str(before.run),
         }
     return variables

@@ -74,6 +74,7 @@ def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -
         (["ack", "p12"], "heartbeatd: the command 'ack' is now `heartbeatd problems ack`; see `heartbeatd --help`"),
         (["reshard"], f"heartbeatd: the command 'reshard' {NO_SHARDS}; see `heartbeatd --help`"),
         (["--shard", "0", "status"], f"heartbeatd: the option --shard {NO_SHARDS}; see `heartbeatd --help`"),
+        (["runs", "--outcome", "ok"], "heartbeatd: the option --outcome is now --result; see `heartbeatd runs --help`"),
         (["run", "--shard=1"], f"heartbeatd: the option --shard {NO_SHARDS}; see `heartbeatd run --help`"),
         (["run", "--drain"], f"heartbeatd: the option --drain {NO_SHARDS}; see `heartbeatd run --help`"),
     ],

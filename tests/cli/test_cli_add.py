@@ -308,4 +308,4 @@ def test_an_agent_gets_the_findings_of_its_template_in_the_prompt(tmp_path: Path
     texts = {"mail": "Subject: help", "repository": " two", "feed": "1.2 is out", "certificate": "the certificate of localhost"}
     for template, text in texts.items():
         assert text in runs["heartbeat", template]["text"]
-    assert [runs["cron", name]["outcome"] for name in ("repository", "certificate")] == ["failed", "failed"]
+    assert [runs["cron", name]["result"] for name in ("repository", "certificate")] == ["failed", "failed"]

@@ -107,11 +107,11 @@ def test_runs_are_listed_newest_first(store: Store, state: Path, capsys: pytest.
         (["agent/ops"], [3, 2, 1]),
         (["cron/both"], [4]),
         (["agent/both"], []),
-        (["--outcome", "failed"], [4, 2]),
-        (["--reason", "active_hours"], [3]),
+        (["--result", "failed"], [4, 2]),
+        (["--why", "active_hours"], [3]),
         (["--since", "2026-11-20T12:01:00Z"], [4, 3, 2]),
         (["--since", "2026-11-20T12:01:00Z", "--until", "2026-11-20T12:02:00Z"], [2]),
-        (["ops", "--outcome", "failed"], [2]),
+        (["ops", "--result", "failed"], [2]),
     ],
 )
 def test_runs_can_be_filtered(
@@ -143,13 +143,13 @@ def test_a_name_must_belong_to_exactly_one_entry(
 
 
 @pytest.mark.parametrize(
-    ("reason", "error"), [("active_hour", "'active_hour'; did you mean active_hours?; see"), ("foo", "'foo'; see")]
+    ("why", "error"), [("active_hour", "'active_hour'; did you mean active_hours?; see"), ("foo", "'foo'; see")]
 )
 def test_an_unknown_reason_is_rejected(
-    reason: str, error: str, store: Store, state: Path, capsys: pytest.CaptureFixture[str]
+    why: str, error: str, store: Store, state: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["runs", "--reason", reason, "--state", str(state)]) == 2
-    assert f"unknown reason {error} `heartbeatd runs --help`" in capsys.readouterr().err
+    assert main(["runs", "--why", why, "--state", str(state)]) == 2
+    assert f"unknown word {error} `heartbeatd runs --help`" in capsys.readouterr().err
 
 
 def test_since_yesterday_means_since_the_beginning_of_that_day(
@@ -290,7 +290,7 @@ def test_runs_have_a_column_with_their_workers_if_there_are_any(
 def test_a_run_as_json_has_the_documented_keys(store: Store, state: Path, capsys: pytest.CaptureFixture[str]) -> None:
     add_run(store, NOON)
     documented = {
-        "id", "kind", "name", "slot", "slots", "trigger", "outcome", "reason", "suppression", "attempt", "started_at",
+        "id", "kind", "name", "slot", "slots", "trigger", "result", "why", "attempt", "started_at",
         "finished_at", "model_requested", "model_used", "tokens", "cost_usd", "prompt_parts", "text", "error", "delivery",
         "config_hash", "worker",
     }  # fmt: skip

@@ -44,7 +44,7 @@ def test_json_has_every_changed_run_with_the_old_and_the_new_reason(world: World
     path = new_config(world)
     assert main(["replay", "-c", str(path), "--state", str(world.database), "--since", "2d", "--format", "json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["changed"][0]["after"] == {"outcome": "skipped", "reason": "active_hours", "suppression": None, "messages": 0}
+    assert found["changed"][0]["after"] == {"result": "skipped", "why": "active_hours", "messages": 0}
     assert found["before"]["messages"] == 2
 
 

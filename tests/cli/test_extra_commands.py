@@ -128,7 +128,7 @@ def test_without_the_folder_of_extras_the_daemon_runs_and_check_names_what_is_mi
 
     config.write_text(CONFIG)
     ended = run("run", "--once")
-    assert (ended.returncode, "outcome=ok" in ended.stderr) == (0, True), ended.stderr
+    assert (ended.returncode, "result=ok" in ended.stderr) == (0, True), ended.stderr
     config.write_text(WITH_EXTRAS)
     lines = run("check").stderr.splitlines()
     assert [line.removeprefix("warning: ") for line in lines if MISSING in line] == [

@@ -19,7 +19,7 @@ from world import AgentCall, Delayed, MakeWorld, open_store, utc
 
 from scheduler.cli import report_text as report
 from scheduler.cli.main import main
-from scheduler.cli.output import abbreviate_count, format_reason
+from scheduler.cli.output import abbreviate_count, format_why
 from scheduler.engine.delivery import Delivery
 from scheduler.insight.report_data import Report, build_report
 from scheduler.model.message import DeliveryResult
@@ -121,10 +121,10 @@ def test_each_reason_is_counted_by_entry(store: Store) -> None:
     add_run(store, NOON - WEEK / 2 + hour, "alert", name="a", suppression="duplicate")
     add_run(store, NOON - WEEK / 2 + 2 * hour, "timeout", name="a", reason="timeout")
     data = report_of_week(store)
-    assert columns(data["skipped"], "reason", "count") == [("active_hours", 7)]
+    assert columns(data["skipped"], "why", "count") == [("active_hours", 7)]
     assert columns(data["skipped"][0]["entries"], "name", "count") == [("b", 5), ("a", 2)]
-    assert columns(data["suppressed"], "suppression", "count") == [("duplicate", 1)]
-    assert columns(data["failed"], "reason", "count") == [("timeout", 1)]
+    assert columns(data["suppressed"], "why", "count") == [("duplicate", 1)]
+    assert columns(data["failed"], "why", "count") == [("timeout", 1)]
     assert data["totals"]["said"] == 0
 
 
@@ -392,18 +392,19 @@ def test_counts_are_abbreviated(count: int, expected: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("reason", "suppression", "delivery", "expected"),
+    ("why", "delivery", "expected"),
     [
-        (None, None, "none", "-"),
-        ("exit", None, "dead", "exit, dead"),
-        (None, "duplicate", "none", "duplicate"),
-        (None, None, "held", "held"),
+        (None, "none", "-"),
+        ("exit", "dead", "exit, dead"),
+        ("exit", "muted", "exit, muted"),
+        ("muted", "muted", "muted"),
+        ("duplicate", "delivered", "duplicate"),
+        ("duplicate", "dead", "duplicate, dead"),
+        (None, "held", "held"),
     ],
 )
-def test_an_outcome_is_shown_with_its_reason_and_its_deliveries(
-    reason: str | None, suppression: str | None, delivery: str, expected: str
-) -> None:
-    assert format_reason(reason, suppression, delivery) == expected
+def test_a_result_is_shown_with_its_reason_and_its_deliveries(why: str | None, delivery: str, expected: str) -> None:
+    assert format_why(why, delivery) == expected
 
 
 def test_a_report_of_some_agents_equals_that_of_a_database_without_all_others(tmp_path: Path) -> None:

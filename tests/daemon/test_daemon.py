@@ -137,18 +137,18 @@ def test_a_second_daemon_is_refused_through_a_link_to_the_database(daemon: Begin
         second = run_command(other / "config.yaml", "run", "--for", "1s")
         assert (second.returncode, error in second.stderr) == (1, True), second.stderr
     assert sorted(path.name for path in other.iterdir()) == ["config.yaml", "hard.db", "soft.db"]
-    assert it.runs("ops") == it.runs("ops", "--outcome", "running") != []
+    assert it.runs("ops") == it.runs("ops", "--result", "running") != []
 
 
 @pytest.mark.parametrize("file", ["h.db-wal", "h.db-shm"])
 def test_a_removed_write_ahead_log_is_detected_and_a_restart_has_every_record(daemon: Begin, file: str) -> None:
     it = daemon(config(job="'true'"))
-    it.wait_until(lambda: len(it.runs("tick", "--outcome", "ok")) > 1)
+    it.wait_until(lambda: len(it.runs("tick", "--result", "ok")) > 1)
     (it.folder / "state" / file).unlink()
     assert f"{file} was removed while the daemon ran" in it.expect(" database_unavailable ")
     assert it.stop() == 0
     it.start()
-    it.wait_until(lambda: len(it.runs("tick", "--outcome", "ok")) > 3)
+    it.wait_until(lambda: len(it.runs("tick", "--result", "ok")) > 3)
     it.stop()
     rows = it.runs("tick")
     slots = [timegm(time.strptime(row["slot"], "%Y-%m-%dT%H:%M:%SZ")) for row in rows]
@@ -173,10 +173,10 @@ def test_repeated_kills_lose_nothing_and_run_nothing_twice(daemon: Begin) -> Non
     """The job appends to a file, which is compared with the run records."""
     it = daemon(config(job="'echo $HEARTBEATD_RUN >> done.txt'"))
     for _ in range(size(1, 20)):
-        it.wait_until(lambda: len(it.runs("tick", "--outcome", "ok")) % 3 == 2)
+        it.wait_until(lambda: len(it.runs("tick", "--result", "ok")) % 3 == 2)
         it.kill()
         it.start()
-    it.wait_until(lambda: len(it.runs("tick", "--outcome", "ok")) % 3 == 2)
+    it.wait_until(lambda: len(it.runs("tick", "--result", "ok")) % 3 == 2)
     it.stop()
     rows = it.runs("tick")
     slots = [(row["trigger"], row["slot"]) for row in rows]
@@ -185,7 +185,7 @@ def test_repeated_kills_lose_nothing_and_run_nothing_twice(daemon: Begin) -> Non
     assert sum(row["slots"] for row in rows) >= max(seconds) - min(seconds) + 1
     did = Counter((it.folder / "done.txt").read_text().split())
     assert set(did.values()) == {1}
-    assert len(did) >= len([row for row in rows if row["outcome"] == "ok"])
+    assert len(did) >= len([row for row in rows if row["result"] == "ok"])
     assert "down" in it.run_command("status").stdout
 
 
@@ -198,8 +198,8 @@ def test_a_command_that_outlives_a_killed_daemon_is_killed_at_the_next_start(dae
     assert Path(f"/proc/{child}").exists()
     it.start()
     assert not _lives(child)
-    row = it.wait_until(lambda: it.runs("tick", "--outcome", "abandoned"))[0]
-    assert row["reason"] == "exit"
+    row = it.wait_until(lambda: it.runs("tick", "--result", "abandoned"))[0]
+    assert row["why"] == "exit"
 
 
 def test_background_processes_of_a_finished_run_survive_a_crash_and_killed_orphans_are_logged(daemon: Begin) -> None:
@@ -212,13 +212,13 @@ def test_background_processes_of_a_finished_run_survive_a_crash_and_killed_orpha
     )
     it = daemon(config(interval="none") + jobs)
     it.wait_until(
-        lambda: it.runs("service", "--outcome", "ok") and all((it.folder / name).exists() for name in ("tick.txt", "note.txt"))
+        lambda: it.runs("service", "--result", "ok") and all((it.folder / name).exists() for name in ("tick.txt", "note.txt"))
     )
     it.kill()
     service, tick, descendant = (
         int((it.folder / name).read_text().split()[0]) for name in ("service.txt", "tick.txt", "note.txt")
     )
-    (run,) = it.runs("tick", "--outcome", "running")
+    (run,) = it.runs("tick", "--result", "running")
     it.start()
     try:
         assert _lives(service)
@@ -252,7 +252,7 @@ def test_a_stop_waits_for_runs_in_progress_and_exits_cleanly(daemon: Begin) -> N
     )
     (it.folder / "gate").write_text("go\n")
     assert it._wait() == 0
-    assert [row["outcome"] for row in it.runs("tick") if row["outcome"] != "skipped"] == ["ok"]  # its next slots may have come
+    assert [row["result"] for row in it.runs("tick") if row["result"] != "skipped"] == ["ok"]  # its next slots may have come
     assert not (it.folder / "state" / "daemon.json").exists()
 
 
@@ -264,7 +264,7 @@ def test_a_second_signal_stops_at_once(daemon: Begin) -> None:
     it.process.send_signal(signal.SIGTERM)
     assert 'ends="cron/tick (run ' in it.expect(' stopping_now .* by="a second signal"')
     assert it._wait() == 0
-    assert len(it.runs("tick", "--outcome", "abandoned")) == 1
+    assert len(it.runs("tick", "--result", "abandoned")) == 1
 
 
 def test_run_once_runs_due_entries_and_reports_the_result_by_its_exit_code(tmp_path: Path) -> None:
@@ -308,12 +308,12 @@ def test_a_cancelled_run_ends_with_all_its_processes(daemon: Begin) -> None:
     it = daemon(config(job="'echo $$ >> pids.txt; sleep 600 & echo $! >> pids.txt; wait'"))
     pids = it.folder / "pids.txt"
     it.wait_until(lambda: pids.exists() and len(pids.read_text().split()) == 2)
-    (run,) = it.runs("tick", "--outcome", "running")
+    (run,) = it.runs("tick", "--result", "running")
     cancelled = it.run_command("cancel", str(run["id"]))
     assert (cancelled.returncode, cancelled.stdout) == (0, f"run {run['id']} is being cancelled\nrun {run['id']} has ended\n")
     assert not [pid for pid in pids.read_text().split()[:2] if _lives(int(pid))]
-    (row,) = it.runs("tick", "--reason", "cancelled")
-    assert (row["id"], row["outcome"]) == (run["id"], "abandoned")
+    (row,) = it.runs("tick", "--why", "cancelled")
+    assert (row["id"], row["result"]) == (run["id"], "abandoned")
     again = it.run_command("cancel", str(run["id"]))
     assert (again.returncode, again.stderr) == (1, f"heartbeatd: run {run['id']} has already ended: abandoned\n")
     assert it.run_command("cancel", "9999").returncode == 2
@@ -323,13 +323,13 @@ def test_a_cancelled_model_call_ends_at_once_and_releases_its_lane(daemon: Begin
     closed = threading.Event()
     with Server([silent_until_closed(closed), gateway.text_answer("HEARTBEAT_OK")]) as server:
         it = daemon(GATEWAY.format(url=server.url))
-        (run,) = it.wait_until(lambda: it.runs("ops", "--outcome", "running"))
+        (run,) = it.wait_until(lambda: it.runs("ops", "--result", "running"))
         assert it.run_command("cancel", str(run["id"])).returncode == 0
         assert closed.wait(20)
-        (row,) = it.wait_until(lambda: it.runs("ops", "--reason", "cancelled"))
-        assert (row["outcome"], row["error"]) == ("abandoned", "was cancelled")
+        (row,) = it.wait_until(lambda: it.runs("ops", "--why", "cancelled"))
+        assert (row["result"], row["error"]) == ("abandoned", "was cancelled")
         it.run_command("wake", "ops")
-        assert it.wait_until(lambda: it.runs("ops", "--outcome", "ok"))
+        assert it.wait_until(lambda: it.runs("ops", "--result", "ok"))
 
 
 def test_a_job_can_deliver_the_report(daemon: Begin) -> None:

@@ -88,14 +88,14 @@ def running(daemon: Daemon) -> Iterator[Daemon]:
 
 def ended(it: Daemon, name: str) -> list[dict[str, Any]]:
     """The runs that have ended."""
-    return [row for row in it.runs(name) if row["outcome"]]
+    return [row for row in it.runs(name) if row["result"]]
 
 
 def test_with_both_lines_changed_and_a_key_the_assistant_runs_and_records_its_usage(tmp_path: Path) -> None:
     with Server([reply(message(tool("report_findings", {"findings": []})))]) as server:
         environ = {"ANTHROPIC_API_KEY": KEY, "HEARTBEATD_SET__providers__anthropic__base_url": server.url}
         with running(it := Shipped(tmp_path, environ, FIRST, SECOND)):
-            row = it.wait_until(lambda: it.runs("assistant", "--outcome", "ok"))[0]
+            row = it.wait_until(lambda: it.runs("assistant", "--result", "ok"))[0]
             it.metrics()  # on which new series are 0
             page = it.metrics()
         assert [KEY in " ".join(request.headers.values()) for request in server.requests] == [True]
@@ -113,7 +113,7 @@ def test_the_shipped_config_without_a_key_watches_the_machine_and_calls_no_model
         it.wait_until(lambda: ended(it, "host"))
         assert it.stop() == 0
     assert it.reached == []
-    assert {row["outcome"] for row in it.runs("host")} <= {"ok", "alert"}
+    assert {row["result"] for row in it.runs("host")} <= {"ok", "alert"}
     assert it.runs("assistant") == []
 
 
@@ -129,7 +129,7 @@ def test_a_key_in_the_environment_alone_calls_no_model(tmp_path: Path, found: st
             refused = it.wait_until(lambda: ended(it, "assistant")) if edits else []
         assert trap.connections == 0
         assert it.reached == []
-    assert [(row["outcome"], row["reason"]) for row in refused] == [("failed", "auth")] * len(edits)
+    assert [(row["result"], row["why"]) for row in refused] == [("failed", "auth")] * len(edits)
 
 
 def test_with_both_lines_changed_but_no_key_the_config_error_names_the_key(tmp_path: Path) -> None:

@@ -115,7 +115,7 @@ def test_on_a_full_disk_nothing_runs_and_afterwards_every_slot_is_recorded(
     daemon: Callable[[str], tuple[Daemon, Disk]],
 ) -> None:
     it, disk = daemon("3m")
-    it.wait_until(lambda: len(it.runs("tick", "--outcome", "ok")) > 1 and it.runs("ops", "--outcome", "ok"))
+    it.wait_until(lambda: len(it.runs("tick", "--result", "ok")) > 1 and it.runs("ops", "--result", "ok"))
     disk.fill()
     it.wait_until(lambda: it.readiness()[0] == 503)
     assert "full" in it.readiness()[1]
@@ -132,7 +132,7 @@ def test_on_a_full_disk_nothing_runs_and_afterwards_every_slot_is_recorded(
     assert sum(" database_available" in line for line in it.log) == 1
     assert sum(" reserve_missing " in line for line in it.log) == 1  # the disk is too small for one
     assert max(Counter(did(it)).values()) == 1
-    assert it.runs("tick", "--outcome", "skipped")
+    assert it.runs("tick", "--result", "skipped")
     assert slots_without_a_row(it.runs("tick"), every=1) == 0
     assert slots_without_a_row(it.runs("ops"), every=2) == 0
 
@@ -142,7 +142,7 @@ def test_a_disk_that_fills_up_is_reported_once_and_the_reserve_lets_runs_continu
 ) -> None:
     it, disk = daemon("24m")
     reserve = it.folder / "state" / "h.db.reserve"
-    it.wait_until(lambda: reserve.exists() and it.runs("tick", "--outcome", "ok"))
+    it.wait_until(lambda: reserve.exists() and it.runs("tick", "--result", "ok"))
     assert f"heartbeatd_reserve_bytes {MIB}\n" in it.metrics()
     disk.fill()
     it.wait_until(lambda: not reserve.exists())
@@ -198,7 +198,7 @@ def test_the_reserve_lets_a_daemon_start_on_a_full_disk(
     daemon: Callable[[str], tuple[Daemon, Disk]], end: Callable[[Daemon], Any]
 ) -> None:
     it, disk = daemon("24m")
-    it.wait_until(lambda: (it.folder / "state" / "h.db.reserve").exists() and it.runs("tick", "--outcome", "ok"))
+    it.wait_until(lambda: (it.folder / "state" / "h.db.reserve").exists() and it.runs("tick", "--result", "ok"))
     end(it)
     disk.fill()
     it.start()

@@ -99,7 +99,7 @@ def test_as_many_runs_start_as_open_files_are_left_and_a_shortage_is_logged_once
 def test_a_daemon_without_free_descriptors_waits_and_logs_that_once_a_minute(tmp_path: Path) -> None:
     it = Daemon(tmp_path, BUSY)
     try:
-        it.wait_until(lambda: len(it.runs("--outcome", "ok")) > 2)
+        it.wait_until(lambda: len(it.runs("--result", "ok")) > 2)
         port = int(json.loads((tmp_path / "state" / "daemon.json").read_text())["url"].rpartition(":")[2])
         _, hard = resource.prlimit(it.process.pid, resource.RLIMIT_NOFILE)
         resource.prlimit(it.process.pid, resource.RLIMIT_NOFILE, (10, hard))
@@ -112,12 +112,12 @@ def test_a_daemon_without_free_descriptors_waits_and_logs_that_once_a_minute(tmp
             time.sleep(5)  # the daemon's own time, in which it must be quiet
         assert len(it.runs()) - before <= 2  # what had begun may have ended
         resource.prlimit(it.process.pid, resource.RLIMIT_NOFILE, (hard, hard))
-        it.wait_until(lambda: len([row for row in it.runs("--outcome", "ok") if row["id"] > before]) > 4)
+        it.wait_until(lambda: len([row for row in it.runs("--result", "ok") if row["id"] > before]) > 4)
         assert it.stop() == 0
         logged = it.log[lines:]
         assert sum(" descriptors_used_up " in line for line in logged) == 1
         assert len(logged) < 60, "\n".join(logged)
-        assert not it.runs("--outcome", "failed")
+        assert not it.runs("--result", "failed")
         for name, every in (("ops", 2), ("tick", 1)):
             rows = it.runs(name)
             seconds = [timegm(time.strptime(row["slot"], "%Y-%m-%dT%H:%M:%SZ")) for row in rows]

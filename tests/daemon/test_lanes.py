@@ -160,7 +160,7 @@ def test_no_run_starts_while_a_user_has_locked_the_lane(daemon: Begin, tmp_path:
     command = ("sh", "-c", "wc -l < order > held; read line < gate")
     user = begin(it, *command) if take == "busy" else subprocess.Popen(["flock", "state/lanes/ops.lock", *command], cwd=it.folder)
     before = int(it.wait_until(lambda: (tmp_path / "held").exists() and (tmp_path / "held").read_text()))
-    it.wait_until(lambda: len(it.runs("ops", "--reason", "busy", "--outcome", "skipped")) >= 2)
+    it.wait_until(lambda: len(it.runs("ops", "--why", "busy", "--result", "skipped")) >= 2)
     assert len(order.read_text().splitlines()) == before
     (tmp_path / "gate").write_text("end\n")
     assert end(user) == 0
@@ -176,7 +176,7 @@ def test_a_run_is_not_repeated_while_an_orphan_without_a_mark_holds_the_lane(dae
     it.kill()
     it.start()
     try:
-        it.wait_until(lambda: it.runs("ops")[0]["reason"] == "busy")
+        it.wait_until(lambda: it.runs("ops")[0]["why"] == "busy")
         assert (tmp_path / "order").read_text() == "beat\n"
         assert "busy" in it.run_command("status").stdout
     finally:
@@ -188,7 +188,7 @@ def test_a_run_that_calls_busy_for_its_own_lane_does_not_wait_for_itself(daemon:
     config = tmp_path / "config.yaml"
     own = shlex.join([sys.executable, "-m", "scheduler", "-c", str(config), "busy", "ops", "--", "echo", "HEARTBEAT_OK"])
     it = daemon(AGENT.format(interval="1h", script=f"cat > /dev/null; cd {shlex.quote(str(HOME))}; {own}"))
-    assert "outcome=ok" in it.expect("run id=")
+    assert "result=ok" in it.expect("run id=")
 
 
 def test_lock_files_are_created_in_advance_for_their_owner_only_and_existing_ones_are_kept(tmp_path: Path) -> None:

@@ -250,7 +250,7 @@ class Bird(Equipped):
 
     def is_through(self) -> bool:
         """Whether every entry has run once and every channel was tried."""
-        closed = {name for name, row in self.rows().items() if row["outcome"]}
+        closed = {name for name, row in self.rows().items() if row["result"]}
         tried = set(re.findall(r'deliveries_total{channel="([^"]+)",result="\w+"} [1-9]', self.metrics()))
         return closed >= self.entries() - STAY and tried >= self.declared["channels"].keys()
 

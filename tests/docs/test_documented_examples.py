@@ -312,7 +312,7 @@ def scratch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scratch]:
     with Server([gateway.async_answer()]) as server:
         daemon = Daemon(folder, CONFIG.format(token=TOKEN, url=server.url))
         try:
-            daemon.wait_until(lambda: {row["name"]: row["outcome"] for row in daemon.runs()} == {"host": "alert", "ops": "async"})
+            daemon.wait_until(lambda: {row["name"]: row["result"] for row in daemon.runs()} == {"host": "alert", "ops": "async"})
             url = json.loads((folder / "state/daemon.json").read_text())["url"]
             yield Scratch(folder, url.removeprefix("http://"), next(row["id"] for row in daemon.runs("ops")))
         finally:
@@ -506,7 +506,7 @@ def test_a_python_example_runs(block: Block, tmp_path: Path) -> None:
     }
     exec(compile(text, str(block), "exec"), given)
     if "heartbeat.beat(" in text:
-        assert (sent, given["last"].suppression) == (["The disk is full."], "duplicate")
+        assert (sent, given["last"].why) == (["The disk is full."], "duplicate")
         assert isinstance(given["last"], heartbeat.Beat)
     elif "def beat(" in text:
         assert given["beat"]({}) is None or "full" in given["beat"]({})

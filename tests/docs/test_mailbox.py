@@ -69,6 +69,6 @@ def test_claude_code_is_started_for_new_mail_alone_and_spends_what_it_reports(ma
     (call,) = world.calls
     assert "The severity is info, warning or critical." in call.stdin  # lines with keys have no `info`
     assert "Anna <anna@example.org>: today?" in call.stdin
-    assert [record["cost_usd"] for record in world.records("mail") if record["outcome"] == "alert"] == [0.0312]
+    assert [record["cost_usd"] for record in world.records("mail") if record["result"] == "alert"] == [0.0312]
     (sent,) = [text for _, _, text in world.delivered]
     assert "mail:anna: Anna asks whether you come today" in sent

@@ -75,7 +75,7 @@ def test_lateness_is_also_measured_for_slots_that_could_not_start(make_world: Ma
         world.durations[name] = timedelta(minutes=25)
     world.run(hours=3)
     started = sum(isinstance(happened, AttemptStarted) for happened in world.events)
-    missed = sum(row["slots"] for row in world.records() if row["reason"] == "missed")
+    missed = sum(row["slots"] for row in world.records() if row["why"] == "missed")
     assert started >= 7
     assert missed > 10
     assert page.series("dispatch_lateness")["dispatch_lateness_seconds_count{heartbeat}"] == started + missed
@@ -87,7 +87,7 @@ def test_downtime_does_not_count_as_lateness(make_world: MakeWorld) -> None:
     world.downtime(days=300, minutes=6)
     page = Page(world)
     world.run(minutes=6)
-    assert [row["reason"] for row in world.records() if row["slots"] > 1] == ["missed"]
+    assert [row["why"] for row in world.records() if row["slots"] > 1] == ["missed"]
     assert page.series("dispatch_lateness")["dispatch_lateness_seconds_count{heartbeat}"] == 1
 
 
@@ -149,12 +149,12 @@ def test_counters_agree_with_the_run_records(make_world: MakeWorld) -> None:
     world.downtime(minutes=120)
     world.run(minutes=1)
     series = page.series()
-    assert series["runs_total{heartbeat,ops,ok,interval}"] == sum(row["outcome"] == "ok" for row in world.records())
+    assert series["runs_total{heartbeat,ops,ok,interval}"] == sum(row["result"] == "ok" for row in world.records())
     assert series["runs_total{heartbeat,ops,alert,interval}"] == 1
     assert series["runs_total{heartbeat,ops,failed,interval}"] == 1
     assert series["suppressions_total{heartbeat,ops,heartbeat_ok}"] == 2
     assert series["retries_total{heartbeat,ops}"] == 1
-    assert series["skips_total{heartbeat,ops,missed}"] == sum(row["slots"] for row in world.records(outcome="skipped")) == 3
+    assert series["skips_total{heartbeat,ops,missed}"] == sum(row["slots"] for row in world.records(result="skipped")) == 3
     assert series["deliveries_total{log,delivered}"] == 1
     assert series["run_duration_seconds_count{heartbeat}"] == 4
     assert not [name for name in series if "skipped" in name]
@@ -651,7 +651,7 @@ def test_the_openmetrics_page_passes_a_strict_parser_and_names_the_last_run(make
     assert families["heartbeatd_runs"].type == "counter"
     assert families["heartbeatd_expected_by_timestamp_seconds"].type == "gauge"
     assert not [name for name in families if name.endswith("_created")]
-    last = [run["id"] for run in world.records("ops", outcome="alert") if run["trigger"] == "interval"][-1]
+    last = [run["id"] for run in world.records("ops", result="alert") if run["trigger"] == "interval"][-1]
     samples = [each for each in families["heartbeatd_runs"].samples if each.labels["name"] == "ops" and each.exemplar]
     (alert,) = [each for each in samples if each.labels["trigger"] == "interval" and each.labels["outcome"] == "alert"]
     assert alert.exemplar is not None

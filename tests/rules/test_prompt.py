@@ -106,7 +106,7 @@ def test_the_prompt_has_the_checklist_without_completed_sections() -> None:
 
 def test_a_wake_has_its_sender_its_text_and_its_count() -> None:
     wakes = part(compose_prompt(replace(FULL, wakes=(WAKE, replace(WAKE, count=4, outcome=None, text=""))), OPS), "wakes")
-    assert "By cron nightly-backup, outcome failed:" in wakes
+    assert "By cron nightly-backup, result failed:" in wakes
     assert "disk full" in wakes
     assert "By cron nightly-backup, 4 times, the last one." in wakes
 
@@ -175,7 +175,7 @@ def test_meta_holds_the_same_facts_as_plain_data() -> None:
         "precheck": None,
         "progress": {"open": 0, "done": 0},
         "problems": [],
-        "wakes": [{"source": "cron", "sender": "nightly-backup", "count": 1, "outcome": "failed", "text": "disk full"}],
+        "wakes": [{"source": "cron", "sender": "nightly-backup", "count": 1, "result": "failed", "text": "disk full"}],
     }
     assert prompt_meta(PromptFacts(NOW), OPS)["last_beat"] is None
 

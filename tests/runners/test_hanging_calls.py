@@ -45,8 +45,8 @@ Begin = Callable[..., Daemon]
 
 def expect_others_and_a_stop(it: Daemon) -> None:
     """Expect that the other agent keeps running and that the daemon stops on request."""
-    before = len(it.runs("ops", "--outcome", "ok"))
-    it.wait_until(lambda: len(it.runs("ops", "--outcome", "ok")) >= before + 3)
+    before = len(it.runs("ops", "--result", "ok"))
+    it.wait_until(lambda: len(it.runs("ops", "--result", "ok")) >= before + 3)
     begun = time.monotonic()
     assert it.stop() == 0
     assert time.monotonic() - begun < WITHIN
@@ -103,7 +103,7 @@ def hung_folder(tmp_path: Path) -> Iterator[Path]:
 )
 def test_a_hanging_folder_delays_only_its_own_agent(daemon: Begin, hung_folder: Path, heartbeat: str) -> None:
     it = daemon(f"{{workspace: {hung_folder}, runner: {COMMAND.format(said='HEARTBEAT_OK')}, heartbeat: {heartbeat}}}")
-    it.wait_until(lambda: it.runs("hung", "--outcome", "running"))
+    it.wait_until(lambda: it.runs("hung", "--result", "running"))
     expect_others_and_a_stop(it)
 
 

@@ -49,7 +49,7 @@ def beat(says: Any = "HEARTBEAT_OK", **more: Any) -> Beat:
 
 
 def ended(found: Beat) -> str:
-    return " ".join(filter(None, (found.outcome, found.reason, found.suppression, found.text)))
+    return " ".join(filter(None, (found.result, found.why, found.text)))
 
 
 @loop_over(
@@ -109,7 +109,7 @@ def test_the_same_alert_is_delivered_once_within_its_window() -> None:
     last, suppressed = None, []
     for hours in (0, 1, 23, 24, 25):
         last = beat("Disk  FULL", now=NOW + timedelta(hours=hours), last=last, on_notify=alerts.append)
-        suppressed.append(last.suppression)
+        suppressed.append(last.why)
     assert alerts == ["Disk  FULL", "Disk  FULL"]
     assert suppressed == [None, "duplicate", "duplicate", None, "duplicate"]
 
@@ -118,7 +118,7 @@ def test_a_skip_keeps_all_carried_values() -> None:
     first = beat("Disk full")
     night = beat(now=NOW + timedelta(hours=1), active_hours="08:00-08:30", last=first)
     again = beat("Disk full", now=NOW + timedelta(hours=2), last=night)
-    assert (night.outcome, night.asked_at, again.suppression) == ("skipped", NOW, "duplicate")
+    assert (night.result, night.asked_at, again.why) == ("skipped", NOW, "duplicate")
 
 
 def test_a_decision_to_skip_calls_no_agent() -> None:
@@ -157,7 +157,7 @@ def test_the_folder_of_a_missing_checklist_is_created_or_the_reason_is_reported(
     assert ended(beat(checklist=tmp_path / "a/b/HEARTBEAT.md")) == "skipped checklist_empty"
     (tmp_path / "c").symlink_to(tmp_path / "gone/d")
     found = beat(checklist=tmp_path / "c/HEARTBEAT.md", on_missing="create")
-    assert (found.reason, found.error) == ("checklist_missing", f"could not create {tmp_path}/c/HEARTBEAT.md: File exists")
+    assert (found.why, found.error) == ("checklist_missing", f"could not create {tmp_path}/c/HEARTBEAT.md: File exists")
 
 
 def test_exceptions_of_on_notify_reach_the_caller() -> None:
@@ -282,7 +282,7 @@ def test_the_prompt_counts_the_boxes_of_a_checklist_without_work() -> None:
 
 
 def test_reasoning_is_neither_classified_nor_delivered() -> None:
-    assert beat("<think>FAILED?</think>HEARTBEAT_OK").suppression == "heartbeat_ok"
+    assert beat("<think>FAILED?</think>HEARTBEAT_OK").why == "heartbeat_ok"
     assert beat("<think>hm</think>The disk is full.").text == "The disk is full."
     assert beat("<think>hm</think>\n<thinking>hm?</thinking>The disk is full.").text == "The disk is full."
     assert beat("<think>hm</think>x", strip_reasoning=False).text == "<think>hm</think>x"
@@ -293,11 +293,11 @@ def test_a_truncated_answer_has_a_note_in_its_last_line() -> None:
     assert (cut.truncated, cut.answer, cut.text) == (True, "Half of", f"Half of\n\n{CUT_NOTE}")
     assert beat({"text": "All is well.\n[disk:/va", "truncated": True}).text == f"All is well.\n\n{CUT_NOTE}"
     nothing = beat({"text": "<think>hm", "truncated": True})
-    assert (nothing.outcome, nothing.reason, nothing.failures) == ("failed", "bad_answer", 1)
+    assert (nothing.result, nothing.why, nothing.failures) == ("failed", "bad_answer", 1)
 
 
 def test_a_decision_to_skip_needs_no_tasks() -> None:
-    assert beat("never asked", decide=lambda prompt: {"action": "skip"}).suppression == "decided_skip"
+    assert beat("never asked", decide=lambda prompt: {"action": "skip"}).why == "decided_skip"
 
 
 def run_hourly(*says: Any, **how: Any) -> list[Beat]:
@@ -324,8 +324,8 @@ def test_a_finding_is_delivered_when_it_is_new_worse_or_over() -> None:
     ]
     beats = run_hourly(*({"findings": [each]} for each in answers))
     assert [each.text for each in beats] == ["[disk:/var] 92 %", "", "[disk:/var!] 97 %", "", "[disk:/var] resolved: 80 %", ""]
-    assert [each.outcome for each in beats] == ["alert"] * 4 + ["ok"] * 2
-    assert [each.suppression for each in beats] == [None, "duplicate", None, "duplicate", None, "heartbeat_ok"]
+    assert [each.result for each in beats] == ["alert"] * 4 + ["ok"] * 2
+    assert [each.why for each in beats] == [None, "duplicate", None, "duplicate", None, "heartbeat_ok"]
     assert beats[1].findings == (Finding("disk:/var", "93 %"),)
 
 
@@ -364,7 +364,7 @@ def test_a_text_beside_findings_is_compared_by_itself() -> None:
 
 def test_findings_that_are_not_shown_are_not_counted_as_delivered() -> None:
     hidden, shown = beat("[disk:/var] 92 %", show_alerts=False, show_ok=True), "[disk:/var] 93 %"
-    assert (hidden.outcome, hidden.suppression, hidden.problems) == ("alert", "not_shown", ())
+    assert (hidden.result, hidden.why, hidden.problems) == ("alert", "not_shown", ())
     assert beat(shown, now=NOW + timedelta(hours=1), last=hidden).text == shown
 
 
@@ -406,8 +406,8 @@ def test_a_fallback_gets_the_prompt_if_the_agent_fails() -> None:
         raise ConnectionError("this one too")
 
     run = heartbeat.beat(heartbeat.Spec(ask=ask, fallbacks=[broken, other], checklist="- look"), now=NOW)
-    assert (run.outcome, run.text, run.fallback) == ("alert", "The disk is full", 2)
+    assert (run.result, run.text, run.fallback) == ("alert", "The disk is full", 2)
     assert prompts[0] == prompts[1]
     failed = heartbeat.beat(heartbeat.Spec(ask=ask, fallbacks=[broken], checklist="- look"), now=NOW)
-    assert (failed.outcome, failed.fallback) == ("failed", 1)
+    assert (failed.result, failed.fallback) == ("failed", 1)
     assert failed.error.count("ConnectionError") == 2

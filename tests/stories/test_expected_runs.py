@@ -140,7 +140,7 @@ def test_an_agent_that_reports_each_result_in_time_is_not_silent(make_world: Mak
         world.run(minutes=10)
         for run in world.records("ops"):
             waits = world.clock.now - utc(run["slot"][:16].replace("T", " "))
-            if run["outcome"] == "async" and waits == timedelta(minutes=40):
+            if run["result"] == "async" and waits == timedelta(minutes=40):
                 world.request(VerbRequest(ReportResult(text="HEARTBEAT_OK"), run["id"]))
         found += ["silent"] * is_silent(world)
     assert found == []
@@ -297,7 +297,7 @@ def test_a_slot_whose_answer_was_cut_is_bad_but_no_silence(make_world: MakeWorld
     cut = '{"text": "The disk is", "truncated": true}'
     world = make_world(agent(), start="2026-03-02 08:10", scripts={"ops": lambda call: cut})
     world.run_until("2026-03-02 09:40")
-    assert [run["suppression"] for run in world.records("ops")] == [None, "duplicate", "duplicate"]
+    assert [run["why"] for run in world.records("ops")] == [None, "duplicate", "duplicate"]
     assert slots(world) == (0, 3)
     assert not is_silent(world)
 

@@ -70,7 +70,7 @@ def test_a_truncated_answer_of_a_model_says_so_in_its_last_line(make_world: Make
         world.run(minutes=1)
     assert delivered_texts(world) == [f"Two things: the disk\n\n{CUT_NOTE}"]
     row = world.records()[0]
-    assert (row["outcome"], row["truncated"], row["text"]) == ("alert", True, "Two things: the disk")
+    assert (row["result"], row["truncated"], row["text"]) == ("alert", True, "Two things: the disk")
     assert page.series("truncated_total") == {"truncated_total{heartbeat,ops}": 1}
 
 
@@ -93,13 +93,13 @@ def test_an_empty_answer_of_a_model_is_a_failure_and_that_of_a_gateway_is_not(ma
                     world.run_job("write")
                 world.run(minutes=5)
             row = world.records(name)[-1]
-            result = row["outcome"], row["reason"], row["error"]
+            result = row["result"], row["why"], row["error"]
             assert result == ("failed", "bad_answer", "the model answered without any text"), (kind, act, name)
             assert name == "write" or len(server.requests) == 3, "an agent has two retries"
     with Server([gateway.text_answer("")]) as server:
         world = make_world(http_agent(server.url))
         world.run(minutes=1)
-    assert [(row["outcome"], row["suppression"]) for row in world.records()] == [("ok", "empty")]
+    assert [(row["result"], row["why"]) for row in world.records()] == [("ok", "empty")]
 
 
 def test_a_complete_answer_is_not_called_truncated(make_world: MakeWorld) -> None:
@@ -186,7 +186,7 @@ def test_reasoning_is_neither_classified_nor_sent_but_recorded(make_world: MakeW
     world.scripts["ops"] = lambda call: next(answers)
     world.run(minutes=31)
     assert delivered_texts(world) == ["The disk is full."]
-    assert [(row["suppression"], row["text"].partition("</think>")[1]) for row in world.records()] == [
+    assert [(row["why"], row["text"].partition("</think>")[1]) for row in world.records()] == [
         ("heartbeat_ok", "</think>"),
         (None, "</think>"),
     ]
@@ -316,7 +316,7 @@ def test_setting_the_clock_back_does_not_prolong_the_wait_for_a_result(make_worl
         world.run(minutes=1)
         world.clock.now -= timedelta(days=100)
         world.run(hours=25)
-    assert [row["reason"] for row in world.records() if row["trigger"] == "result"] == ["no_result"]
+    assert [row["why"] for row in world.records() if row["trigger"] == "result"] == ["no_result"]
 
 
 def test_a_cancelled_result_does_not_time_out_later(make_world: MakeWorld) -> None:
@@ -325,7 +325,7 @@ def test_a_cancelled_result_does_not_time_out_later(make_world: MakeWorld) -> No
         world.run(minutes=1)
         world.request(VerbRequest(Cancel(), world.records()[0]["id"]))
         world.run(hours=2)
-    assert [row["reason"] for row in world.records()] == [None, "cancelled"]
+    assert [row["why"] for row in world.records()] == [None, "cancelled"]
 
 
 # --- findings ---------------------------------------------------------------------------------------------------------
@@ -363,7 +363,7 @@ def test_a_server_that_ignores_the_tool_is_read_as_text(make_world: MakeWorld, k
         world = make_world(model_agent(server.url, kind), environ={"KEY": KEY})
         world.run(hours=7)
     assert delivered_texts(world) == ["[disk:/var] 92 % full"]
-    assert [row["outcome"] for row in world.records()] == ["alert", "alert", "ok"]
+    assert [row["result"] for row in world.records()] == ["alert", "alert", "ok"]
 
 
 def test_arguments_that_cannot_be_read_are_asked_for_again_in_the_same_slot(make_world: MakeWorld) -> None:
@@ -372,7 +372,7 @@ def test_arguments_that_cannot_be_read_are_asked_for_again_in_the_same_slot(make
         world.run(minutes=1)
     assert delivered_texts(world) == ["[disk:/var] 92 % full"]
     (row,) = world.records()
-    assert (row["attempt"], row["outcome"]) == (2, "alert")
+    assert (row["attempt"], row["result"]) == (2, "alert")
 
 
 def test_the_complete_findings_of_an_answer_that_was_cut_are_sent_with_a_note(make_world: MakeWorld) -> None:

@@ -354,4 +354,4 @@ def test_a_further_call_that_fails_leaves_the_first_answer(make_world: MakeWorld
     )
     world.run(minutes=1)
     assert sent(world) == ["[disk:/var] /var is 91 % full"]
-    assert [row["outcome"] for row in world.records()] == ["alert"]
+    assert [row["result"] for row in world.records()] == ["alert"]

@@ -29,11 +29,11 @@ def test_an_async_result_is_classified_and_sent_once(make_world: MakeWorld) -> N
         world.run(hours=3)
         run_id = server.requests[0].json["run"]
     assert run_id == world.records()[0]["id"]
-    assert world.records()[0]["outcome"] == "async"
+    assert world.records()[0]["result"] == "async"
     world.request(VerbRequest(ReportResult(text="ALERT: found it"), run_id))
     world.run(minutes=1)
     later = world.records()[1]
-    assert (later["trigger"], later["slot"], later["outcome"]) == ("result", world.records()[0]["slot"], "alert")
+    assert (later["trigger"], later["slot"], later["result"]) == ("result", world.records()[0]["slot"], "alert")
     assert [text for _, _, text in world.delivered] == ["ALERT: found it"]
     with pytest.raises(Refused, match="already has its result"):
         world.request(VerbRequest(ReportResult(text="again"), run_id))
@@ -91,7 +91,7 @@ def test_a_result_that_fails_after_the_answer_of_a_newer_run_is_no_failure_in_a_
         world.request(VerbRequest(ReportResult(error="it broke"), third))
         world.pause((Kind.HEARTBEAT, "ops"))
         world.run(hours=3)
-    assert [run["reason"] for run in world.records() if run["outcome"] == "failed"] == ["exit", "exit", "no_result"]
+    assert [run["why"] for run in world.records() if run["result"] == "failed"] == ["exit", "exit", "no_result"]
     assert failures_in_a_row(world) == 0
 
 

@@ -60,7 +60,7 @@ def by_model(**answers: Act) -> Callable[[Request], Act]:
 
 def count_outcomes(world: World, name: str) -> Counter[str]:
     """How often each reason or outcome was recorded for an agent."""
-    return Counter(str(row["reason"] or row["outcome"]) for row in world.records(name))
+    return Counter(row["result"] if row["result"] == "ok" else str(row["why"]) for row in world.records(name))
 
 
 FIVE = ("a", "b", "c", "d", "e")
@@ -143,7 +143,7 @@ def test_an_agent_that_works_with_another_provider_does_not_end_the_failure_of_t
         world.run(minutes=20)
         world.reload(yaml.replace("  a: {", "  a: {runner: {kind: anthropic, provider: spare}, "))
         world.run(minutes=50)
-    assert world.records("a")[-1]["outcome"] == "ok"
+    assert world.records("a")[-1]["result"] == "ok"
     assert [said.partition(" (")[0] for _, _, said in world.delivered] == [
         "warning  provider anthropic unreachable: is overloaded: HTTP 529: busy"
     ]
@@ -197,7 +197,7 @@ def test_agents_take_turns_at_making_the_probe(make_world: MakeWorld) -> None:
     with Models(lambda request: NO_KEY) as server:
         world = make_world(fleet(server.url, *FIVE), environ={"KEY": KEY})
         world.run(hours=6)
-    probes = [row["name"] for row in world.records() if row["reason"] == "auth"][5:]
+    probes = [row["name"] for row in world.records() if row["why"] == "auth"][5:]
     assert probes == [*FIVE, *FIVE, *FIVE][:12]
 
 
@@ -267,7 +267,7 @@ def test_the_second_agent_without_slots_probes_if_the_probe_of_the_first_is_inco
         world.wake("b", "two")
         world.wake("c", "three")
         world.run(minutes=26)
-    assert [row["outcome"] for row in world.records() if row["slot"] >= "2026-03-02T08:30"].count("ok") == 2
+    assert [row["result"] for row in world.records() if row["slot"] >= "2026-03-02T08:30"].count("ok") == 2
 
 
 def test_a_useless_answer_still_closes_the_breaker(make_world: MakeWorld) -> None:
@@ -426,7 +426,7 @@ def test_a_run_that_waits_for_a_retry_when_the_breaker_opens_ends_failed_and_not
     with Server([BUSY, NO_KEY]) as server:
         world = make_world(fleet(server.url, "a", "b", a="retries: 2"), environ={"KEY": KEY})
         world.run(minutes=2)
-    assert world.records("a")[0]["outcome"] == "failed"
+    assert world.records("a")[0]["result"] == "failed"
 
 
 def test_a_new_key_starts_no_run_for_the_wake_of_a_paused_agent(make_world: MakeWorld) -> None:
@@ -522,7 +522,7 @@ def test_one_query_per_tick_at_most_reads_the_breakers_and_a_success_writes_none
         world = make_world(fleet(server.url, "a", "b"), environ={"KEY": KEY})
         with world.traced_statements() as statements:
             world.run(minutes=61)
-    assert [row["outcome"] for row in world.records()] == ["ok"] * 6
+    assert [row["result"] for row in world.records()] == ["ok"] * 6
     ticks = " ".join(statements).split("begin immediate")
     assert max(tick.count("breaker") for tick in ticks) <= 1
     assert "delete from breaker" not in " ".join(statements)
@@ -549,7 +549,7 @@ def test_status_names_provider_and_model_and_the_time_of_the_probe(
         world.run(minutes=5)
     (found,) = read_status(world.store.connection, world.clock.now).as_data()["breakers"]
     assert found == {
-        "provider": "anthropic", "model": "forbidden", "reason": "auth",
+        "provider": "anthropic", "model": "forbidden", "why": "auth",
         "error": "HTTP 403 Forbidden: this key may not use that model",
         "opened_at": "2026-03-02T08:00:00Z", "next_probe_at": "2026-03-02T08:30:00Z",
     }  # fmt: skip

@@ -217,14 +217,14 @@ def test_an_unreachable_provider_costs_nothing(make_world: MakeWorld) -> None:
         closed_url = server.url
     world = make_world(model_agent(closed_url, "{usd_per_day: 1}", retries="0"))
     world.run(minutes=1)
-    assert (world.records()[0]["reason"], world.records()[0]["charged"]["usd"]) == ("connect", 0.0)
+    assert (world.records()[0]["why"], world.records()[0]["charged"]["usd"]) == ("connect", 0.0)
 
 
 def test_a_provider_with_an_untrusted_certificate_costs_nothing(make_world: MakeWorld) -> None:
     with Server([], tls=True) as server:
         world = make_world(model_agent(server.url, "{usd_per_day: 1}", retries="0"))
         world.run(minutes=1)
-    assert (world.records()[0]["reason"], world.records()[0]["charged"]["usd"]) == ("tls", 0.0)
+    assert (world.records()[0]["why"], world.records()[0]["charged"]["usd"]) == ("tls", 0.0)
 
 
 def test_the_reservation_includes_the_decision(make_world: MakeWorld) -> None:
@@ -300,7 +300,7 @@ cron: {{ask: {{at: "2027-01-01T00:00", prompt: "{words}", agent: ops, budget: {{
             (run,) = world.records(name)
             asked = ["/v1/messages/count_tokens", "/v1/messages"]
             expected = (asked, "ok") if error is None else (asked[:1], "skipped")
-            assert (paths, run["outcome"]) == expected, run
+            assert (paths, run["result"]) == expected, run
             assert (run["error"] or "").endswith(error or ""), run
 
 
@@ -451,9 +451,9 @@ def share_series(world: World) -> list[tuple[str, str, float]]:
 
 def test_explain_shows_that_the_budget_is_used_up(make_world: MakeWorld) -> None:
     world = make_world(program_agent("{runs_per_day: 1}"))
-    assert explanation.explain_now(explained_entry(world)).as_data()["now"]["reason"] is None
+    assert explanation.explain_now(explained_entry(world)).as_data()["now"]["why"] is None
     world.run(minutes=1)
-    assert explanation.explain_now(explained_entry(world)).as_data()["now"]["reason"] == "budget"
+    assert explanation.explain_now(explained_entry(world)).as_data()["now"]["why"] == "budget"
 
 
 def test_budget_days_long_past_are_deleted(make_world: MakeWorld) -> None:
@@ -537,8 +537,8 @@ def test_agents_that_meet_a_used_up_budget_together_read_the_runs_of_the_day_onc
     world = make_world(f"limits: {{budget: {{usd_per_day: 0.1}}}}\nagents:\n{agents}")
     with world.traced_statements() as statements:
         world.run(minutes=1)
-    assert sum(row["reason"] == "budget" for row in world.records()) == 4
-    assert all("0.08 of it is reserved" in row["error"] for row in world.records() if row["reason"] == "budget")
+    assert sum(row["why"] == "budget" for row in world.records()) == 4
+    assert all("0.08 of it is reserved" in row["error"] for row in world.records() if row["why"] == "budget")
     assert sum("charged_nanos, 0) / 1e9" in statement for statement in statements) == 1
 
 

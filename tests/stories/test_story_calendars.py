@@ -271,5 +271,5 @@ def test_ten_years_of_days_off_are_computed_quickly(make_world: MakeWorld) -> No
     world.run(minutes=1)
     rows = world.records()
     assert len(rows) <= 4
-    assert {row["reason"] for row in rows} >= {"calendar", "missed"}
+    assert {row["why"] for row in rows} >= {"calendar", "missed"}
     assert world.clock.now > utc("2036-01-01 00:00")

@@ -59,7 +59,7 @@ def test_an_answer_that_arrives_during_the_cancellation_is_recorded_and_not_sent
     world.clock.advance(timedelta(minutes=1))
     world.settle()
     (row,) = world.records()
-    assert (row["outcome"], row["reason"], row["text"]) == ("abandoned", "cancelled", "The disk is full.")
+    assert (row["result"], row["why"], row["text"]) == ("abandoned", "cancelled", "The disk is full.")
     assert world.delivered == []
 
 

@@ -72,7 +72,7 @@ def test_a_program_finds_its_workspace_although_nobody_has_created_it(make_world
 def test_a_missing_checklist_is_created_with_its_workspace(make_world: MakeWorld) -> None:
     world = make_world(agent(checklist="HEARTBEAT.md", on_missing="create"))
     world.run(minutes=31)
-    assert [row["reason"] for row in world.records()] == ["checklist_missing", "checklist_empty"]
+    assert [row["why"] for row in world.records()] == ["checklist_missing", "checklist_empty"]
     assert (world.folder / "agents/ops/HEARTBEAT.md").exists()
 
 
@@ -84,7 +84,7 @@ def test_a_checklist_that_cannot_be_created_is_explained_in_the_record_and_by_ex
     (world.folder / "agents/ops").symlink_to("gone/ops")
     world.run(minutes=1)
     why = f"could not create {world.folder}/agents/ops/HEARTBEAT.md: File exists"
-    assert [(row["reason"], row["error"]) for row in world.records()] == [("checklist_missing", why)]
+    assert [(row["why"], row["error"]) for row in world.records()] == [("checklist_missing", why)]
     assert main(["explain", "ops", "--at", "2026-03-02T08:10", "-c", str(world.config)]) == 0
     assert why in " ".join(capsys.readouterr().out.split())
 
@@ -145,7 +145,7 @@ def test_an_item_stays_due_until_a_run_with_it_succeeds(make_world: MakeWorld, t
     world.scripts["ops"] = lambda call: trouble if len(world.calls) == 1 else ALARM
     world.run(minutes=70)
     assert len(world.calls) == (1 if trouble == "" else 2)
-    assert world.records()[-1]["reason"] == "nothing_due"
+    assert world.records()[-1]["why"] == "nothing_due"
 
 
 def test_the_checked_items_are_remembered_over_a_restart_and_a_reload(make_world: MakeWorld) -> None:
@@ -199,7 +199,7 @@ def test_a_day_with_an_unchanged_precheck_makes_no_agent_call_and_records_96_ski
     world.run(days=1)
     assert len(world.calls) - calls == 0
     rows = world.records()[2:]
-    assert Counter((row["outcome"], row["reason"], row["slots"]) for row in rows) == {("skipped", "precheck_unchanged", 1): 96}
+    assert Counter((row["result"], row["why"], row["slots"]) for row in rows) == {("skipped", "precheck_unchanged", 1): 96}
     assert {(row["precheck"]["exit_code"], row["precheck"]["output"]) for row in rows} == {(0, "2 mails, both read\n")}
     assert page.series()["skips_total{heartbeat,ops,precheck_unchanged}"] == 96
 
@@ -208,22 +208,22 @@ def test_the_first_changed_precheck_output_starts_an_agent_call(make_world: Make
     world = make_world(agent(precheck=SAME), prechecks={"ops": precheck_outputs("1", "1", "1", "2")})
     world.scripts["ops"] = lambda _: ALARM
     world.run(minutes=130)
-    reasons = [row["reason"] for row in world.records()]
-    assert reasons == [None, "precheck_unchanged", "precheck_unchanged", None, "precheck_unchanged"]
+    reasons = [row["why"] for row in world.records()]
+    assert reasons == [None, "precheck_unchanged", "precheck_unchanged", "duplicate", "precheck_unchanged"]
 
 
 def test_a_quiet_answer_to_changed_output_is_confirmed_once(make_world: MakeWorld) -> None:
     world = make_world(agent(precheck=SAME), prechecks={"ops": precheck_outputs("a", "a", "a", "b")})
     world.run(minutes=160)
-    reasons = [row["reason"] for row in world.records()]
-    assert reasons == [None, None, "precheck_unchanged", None, None, "precheck_unchanged"]
+    reasons = [row["why"] for row in world.records()]
+    assert reasons == ["heartbeat_ok", "heartbeat_ok", "precheck_unchanged"] * 2
 
 
 def test_changed_output_starts_agent_calls_until_one_succeeds(make_world: MakeWorld) -> None:
     world = make_world(agent(precheck=SAME, retries="1"), prechecks={"ops": precheck_outputs("1")})
     world.scripts["ops"] = lambda call: 1 if len(world.calls) < 3 else ALARM
     world.run(minutes=70)
-    assert [(row["outcome"], row["attempt"]) for row in world.records()] == [("failed", 2), ("alert", 1), ("skipped", 1)]
+    assert [(row["result"], row["attempt"]) for row in world.records()] == [("failed", 2), ("alert", 1), ("skipped", 1)]
 
 
 def test_the_last_precheck_output_is_remembered_over_a_restart(make_world: MakeWorld) -> None:
@@ -286,7 +286,7 @@ def test_a_failed_precheck_skips_slots_and_wakes_if_configured(make_world: MakeW
     world.run(minutes=5)
     world.wake("ops", "look")
     world.run(minutes=1)
-    assert [row["reason"] for row in world.records()] == ["precheck_failed"] * 2
+    assert [row["why"] for row in world.records()] == ["precheck_failed"] * 2
     assert world.records()[0]["error"] == "exit code 7"
     assert world.calls == []
 
@@ -312,7 +312,7 @@ def test_output_after_a_failed_precheck_is_compared_with_the_last_successful_one
     )
     world.scripts["ops"] = lambda _: ALARM
     world.run(minutes=70)
-    assert [row["reason"] for row in world.records()] == [None, "precheck_failed", "precheck_unchanged"]
+    assert [row["why"] for row in world.records()] == [None, "precheck_failed", "precheck_unchanged"]
 
 
 @pytest.mark.parametrize(
@@ -329,7 +329,7 @@ def test_no_precheck_runs_if_a_cheaper_check_skips_the_run(make_world: MakeWorld
     if reason == "active_hours":
         world.wake("ops")
     world.run(minutes=5)
-    assert {row["reason"] for row in world.records()} == {reason}
+    assert {row["why"] for row in world.records()} == {reason}
     assert world.precheck_calls == []
 
 
@@ -382,7 +382,7 @@ def test_a_wake_does_not_shorten_a_prompt(make_world: MakeWorld) -> None:
     world.run(minutes=5)
     world.wake("ops", "x" * 4000)
     world.run(minutes=1)
-    assert [row["reason"] for row in world.records()] == [None, "prompt_too_large"]
+    assert [row["why"] for row in world.records()] == ["heartbeat_ok", "prompt_too_large"]
 
 
 @pytest.mark.parametrize("keys", [{"on_missing": "run"}, {"on_empty": "run"}])
@@ -430,7 +430,7 @@ def test_an_async_answer_counts_for_its_items_when_it_arrives(make_world: MakeWo
         world.run(minutes=60)
         world.reload(async_agent(server.url, checklist=checklist_key("- look")))
         world.run(minutes=60)
-    reasons = [row["reason"] or row["outcome"] for row in world.records()]
+    reasons = [row["why"] or row["result"] for row in world.records()]
     assert reasons == ["async", "async", "exit", "alert", "nothing_due", "precheck_unchanged"]
     assert world.records()[3]["precheck"] == {"exit_code": 0, "output": "1", "error": None}
 
@@ -441,7 +441,7 @@ def test_an_async_answer_counts_for_the_output_that_its_own_run_has_seen(make_wo
         world.run(minutes=65)
         world.request(VerbRequest(ReportResult(text=ALARM), server.requests[1].json["run"]))
         world.run(hours=1)
-    assert [row["reason"] or row["outcome"] for row in world.records()] == ["async", "async", "alert", "precheck_unchanged"]
+    assert [row["why"] or row["result"] for row in world.records()] == ["async", "async", "alert", "precheck_unchanged"]
 
 
 def async_agent(url: str, checklist: str = checklist_key("- [every 5h] mail")) -> str:

@@ -91,7 +91,7 @@ def test_skips_recorded_for_future_slots_are_taken_back_with_an_event(make_world
     world = make_world(agent(interval="1h", active_hours='"06:00-22:00"') + job(schedule='"0 * * * *"'), start="2026-03-02 08:10")
     world.run(minutes=5)
     set_clock_ahead_and_right(world)
-    assert all(row["outcome"] != "skipped" for row in world.records())
+    assert all(row["result"] != "skipped" for row in world.records())
     taken = [event for event in world.events if isinstance(event, SkipsRevoked)]
     assert {(event.name, event.reason) for event in taken} == {("ops", "missed"), ("ops", "active_hours"), ("measure", "missed")}
 
@@ -134,7 +134,7 @@ def test_a_run_that_a_crash_interrupts_while_the_clock_is_ahead_does_not_end_in_
     world.boot(survivors={})
     world.run(minutes=1)
     [row] = world.records("measure")
-    assert (row["outcome"], row["finished_at"][:16]) == ("abandoned", "2026-03-02T09:02")
+    assert (row["result"], row["finished_at"][:16]) == ("abandoned", "2026-03-02T09:02")
 
 
 def test_interval_slots_do_not_move_after_the_clock_was_ahead_for_a_few_seconds(make_world: MakeWorld) -> None:
@@ -203,7 +203,7 @@ def test_woken_runs_under_a_clock_that_was_ahead_do_not_count_against_the_rate_l
 
 
 def executed_slots(world: World) -> list[str]:
-    return [row["slot"] for row in world.records() if row["outcome"] != "skipped"]
+    return [row["slot"] for row in world.records() if row["result"] != "skipped"]
 
 
 @pytest.mark.parametrize("way", ["jump", "start"])
@@ -302,7 +302,7 @@ def test_a_clock_that_is_far_behind_for_a_few_seconds_causes_no_missed_slot(make
     before = len(world.records())
     set_clock_back_and_right(world)
     world.run(minutes=50)
-    assert [row for row in world.records() if row["outcome"] == "skipped"] == []
+    assert [row for row in world.records() if row["result"] == "skipped"] == []
     assert world.history("measure")[-1] == "03-02 11:00 schedule ok"
     assert len(world.records()) - before == 2
 
@@ -326,7 +326,7 @@ def test_booting_with_a_wrong_clock_that_is_corrected_later_misses_only_the_slot
         "03-02 11:00 schedule skipped missed",
         "03-02 12:00 schedule ok",
     ]
-    missed = [row["slots"] for row in world.records("ops") if row["outcome"] == "skipped"]
+    missed = [row["slots"] for row in world.records("ops") if row["result"] == "skipped"]
     assert sum(missed) in (1, 2, 3)
 
 

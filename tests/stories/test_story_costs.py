@@ -51,7 +51,7 @@ def test_a_retry_of_a_wake_still_names_its_sender(make_world: MakeWorld) -> None
     world = make_world(TEAM, scripts={"lab": lambda call: 1})
     world.wake("lab", "look", sender="pager")
     world.run(minutes=3)
-    assert [(row["outcome"], row["woken_by"]) for row in world.records("lab")] == [("failed", "pager"), ("failed", "pager")]
+    assert [(row["result"], row["woken_by"]) for row in world.records("lab")] == [("failed", "pager"), ("failed", "pager")]
 
 
 @pytest.mark.parametrize("decision_is_priced", [True, False])
@@ -123,7 +123,7 @@ def test_the_usage_of_a_run_is_added_up_although_its_first_attempt_was_recorded_
         assert "cache_write" not in db.execute("select model_usage from run where name = 'ops'").fetchone()[0]
     world.run(minutes=5)
     (run,) = world.records("ops")
-    assert (run["outcome"], run["attempt"]) == ("failed", 2)
+    assert (run["result"], run["attempt"]) == ("failed", 2)
     assert run["models"][0]["tokens"]["cache_write"] == 0
 
 

@@ -91,7 +91,7 @@ def test_a_target_that_is_active_again_is_the_last_one_again(world: World, sent:
 def test_without_a_target_the_text_is_recorded_and_logged_as_not_sent(world: World, sent: list[tuple[str, str]]) -> None:
     world.run(minutes=1)
     (row,) = world.records()
-    assert (row["outcome"], row["suppression"], row["text"], row["delivery"]["state"]) == (
+    assert (row["result"], row["why"], row["text"], row["delivery"]["state"]) == (
         "alert",
         None,
         "Disk full",
@@ -156,7 +156,7 @@ def test_a_duplicate_alert_is_sent_once_to_each_target(world: World, sent: list[
         report_activity(world, recipient)
         world.run(minutes=30)
     assert [url[-5] for url, _ in sent] == ["7", "8"]
-    assert [row["suppression"] for row in world.records()] == [None, "duplicate", None, "duplicate", "duplicate"]
+    assert [row["why"] for row in world.records()] == [None, "duplicate", None, "duplicate", "duplicate"]
 
 
 def test_two_channels_with_the_same_url_get_one_message(world: World, sent: list[tuple[str, str]]) -> None:

@@ -73,8 +73,13 @@ def stretch_lines(found: dict[str, Any]) -> list[str]:
 
 
 def _stretch_line(stretch: dict[str, Any]) -> str:
-    causes = " + ".join(" ".join(filter(None, [each["cause"], each["detail"]])) for each in stretch["causes"])
-    return f"{stretch['from'][11:16]}-{stretch['to'][11:16]} {stretch['slots']} {causes}"
+    results = " + ".join(" ".join(filter(None, [each["result"], each["why"]])) for each in stretch["results"])
+    return f"{stretch['from'][11:16]}-{stretch['to'][11:16]} {stretch['slots']} {results}".replace("skipped ", "")
+
+
+def cause_of(counted: dict[str, Any]) -> str:
+    """Why slots were skipped, or else their result."""
+    return str(counted["why"] if counted["result"] == "skipped" else counted["result"])
 
 
 # --- causes of silence ------------------------------------------------------------------------------------------------
@@ -85,7 +90,7 @@ def test_an_entry_removed_from_the_config_is_explained_as_not_declared(make_worl
     world.run(minutes=5)
     world.write_config(job(every="1h"))
     now = explanation.explain_now(explained_entry(world)).as_data()["now"]
-    assert (now["would_run"], now["reason"], now["complete"]) == (False, "removed", False)
+    assert (now["would_run"], now["why"], now["complete"]) == (False, "removed", False)
 
 
 def test_the_same_alert_all_day_is_explained_as_duplicates(make_world: MakeWorld) -> None:
@@ -129,7 +134,7 @@ def test_a_locked_lane_is_explained(make_world: MakeWorld) -> None:
     world.run(hours=5)
     with lane_locked(world):
         world.run(hours=6)
-        assert explanation.explain_now(explained_entry(world)).as_data()["now"]["reason"] == "busy"
+        assert explanation.explain_now(explained_entry(world)).as_data()["now"]["why"] == "busy"
         assert stretch_lines(explain_day_of(world))[1] == "06:00-08:00 2 busy"
     world.run(hours=13)
     assert stretch_lines(explain_day_of(world)) == [
@@ -148,7 +153,7 @@ def test_an_open_circuit_breaker_is_explained(make_world: MakeWorld) -> None:
     world.run(hours=23, minutes=30)
     assert stretch_lines(explain_day_of(world)) == ["00:00-23:00 24 breaker_open"]
     now = explanation.explain_now(explained_entry(world)).as_data()["now"]
-    assert (now["reason"], now["detail"]) == (
+    assert (now["why"], now["detail"]) == (
         "breaker_open",
         "provider anthropic: HTTP 401; next trial call at 2026-03-03 00:00:00 UTC",
     )
@@ -241,7 +246,7 @@ def test_a_day_excluded_by_a_calendar_is_explained_inside_and_outside_the_hours(
     world = make_world(config + "calendars: {holidays: {dates: [2026-03-03]}}\n", start="2026-03-02 00:00")
     world.run(hours=36)
     assert stretch_lines(explain_day_of(world, on="2026-03-03")) == ["00:00-23:00 24 calendar"]
-    assert explanation.explain_now(explained_entry(world)).as_data()["now"]["reason"] == "calendar"
+    assert explanation.explain_now(explained_entry(world)).as_data()["now"]["why"] == "calendar"
     world.run(hours=24)
     for name in ("ops", "measure"):
         assert stretch_lines(explain_day_of(world, name, on="2026-03-03")) == ["00:00-23:00 24 calendar"]
@@ -316,10 +321,10 @@ def test_a_day_of_frequent_slots_with_many_changes_takes_about_a_dozen_lines(mak
     found = explain_day_of(world, "measure")
     assert found["slots"] == 288
     assert len(found["stretches"]) <= 12
-    assert {each["cause"]: each["count"] for each in found["totals"] if each["cause"] in ("daemon_down", "paused")} == {
+    assert {each["why"]: each["count"] for each in found["totals"] if each["why"] in ("daemon_down", "paused")} == {
         "daemon_down": 24, "paused": 36,
     }  # fmt: skip
-    assert [stretch["causes"][0]["cause"] for stretch in found["stretches"] if len(stretch["causes"]) == 1] == [
+    assert [stretch["results"][0]["why"] for stretch in found["stretches"] if len(stretch["results"]) == 1] == [
         "daemon_down", "paused",
     ]  # fmt: skip
 
@@ -359,10 +364,10 @@ def test_every_slot_of_a_day_is_explained_exactly_once(make_world: MakeWorld, zo
             hours = datetime.fromisoformat(each["until"]) - datetime.fromisoformat(each["from"])
             assert each["slots"] == hours / timedelta(minutes=30)
             assert sum(count["count"] for count in each["totals"]) == each["slots"]
-            assert not {"not_kept", "missed"} & {count["cause"] for count in each["totals"]}
+            assert not {"not_kept", "missed"} & {cause_of(count) for count in each["totals"]}
         by_cause: Counter[str] = Counter()
         for count in (count for each in found for count in each["totals"]):
-            by_cause[count["cause"]] += count["count"]
+            by_cause[cause_of(count)] += count["count"]
         assert _slots_by_cause(world, name) == by_cause
 
 
@@ -370,7 +375,7 @@ def _slots_by_cause(world: World, name: str) -> Counter[str]:
     """The slots by cause according to the run records. All missed slots here are due to downtime."""
     counted: Counter[str] = Counter()
     for row in world.records(name):
-        cause = row["reason"] if row["outcome"] == "skipped" else row["outcome"]
+        cause = row["why"] if row["result"] == "skipped" else row["result"]
         counted["daemon_down" if cause == "missed" else cause] += row["slots"]
     return counted
 
@@ -423,10 +428,10 @@ def test_in_random_histories_the_days_explain_as_many_slots_as_the_records(
     accounted: Counter[str] = Counter()
     for passed in range((world.clock.now - utc("2026-03-02 00:00")).days + 1):
         for each in explain_day_of(world, on=str(date(2026, 3, 2) + timedelta(days=passed)))["totals"]:
-            accounted[MISSED.get(each["cause"], each["cause"])] += each["count"]
+            accounted[MISSED.get(cause_of(each), cause_of(each))] += each["count"]
     by_rows: Counter[str] = Counter()
     for row in world.records("ops"):
-        by_rows[row["reason"] if row["outcome"] == "skipped" else row["outcome"]] += row["slots"]
+        by_rows[row["why"] if row["result"] == "skipped" else row["result"]] += row["slots"]
     # The rest of the last day is paused and not recorded yet.
     accounted["paused"] -= sum(
         fate.at > world.clock.now for fate in explained_entry(world).slot_results(world.clock.now, _midnight(world))
@@ -491,7 +496,7 @@ def test_woken_runs_are_listed_beside_the_slots(make_world: MakeWorld) -> None:
     world.wake("ops", "look")
     world.run(hours=21)
     found = explain_day_of(world)
-    assert (found["slots"], [(each["cause"], each["count"]) for each in found["beside"]]) == (4, [("ok", 1)])
+    assert (found["slots"], [(each["result"], each["count"]) for each in found["beside"]]) == (4, [("ok", 1)])
 
 
 @pytest.mark.parametrize(
@@ -543,7 +548,7 @@ def test_explain_now_shows_the_last_slot_each_check_and_the_next_slot(make_world
     assert (last_slot["at"], last_slot["code"], last_slot["run"]) == ("2026-03-02T09:00:00Z", "checklist_missing", 3)
     assert (last_run["at"], last_run["run"]) == ("2026-03-02T08:00:00Z", 1)
     assert {"label": "since then", "code": "slot", "says": "2 planned runs: 2 no checklist"} in found["facts"]
-    assert (found["now"]["would_run"], found["now"]["reason"]) == (False, "checklist_missing")
+    assert (found["now"]["would_run"], found["now"]["why"]) == (False, "checklist_missing")
     assert fact_of(found, "next")["at"] == "2026-03-02T09:30:00Z"
     assert [gate["gate"] for gate in found["now"]["gates"]][:4] == ["disabled", "paused", "calendar", "active_hours"]
 
@@ -571,7 +576,7 @@ def test_the_holder_of_a_lane_is_shown_with_the_end_of_the_hold(make_world: Make
     detail = "chat holds it over HTTP until 2026-03-02 09:35:00 Europe/Berlin"
     for name in ("ops", "digest"):
         now = explanation.explain_now(explained_entry(world, name)).as_data()["now"]
-        assert (now["reason"], now["detail"]) == ("busy", detail)
+        assert (now["why"], now["detail"]) == ("busy", detail)
     hold_lane(world, "mail", minutes=10)
     assert (
         explanation.explain_now(explained_entry(world)).as_data()["now"]["detail"] == f"{detail}, and 1 other for a shorter time"
@@ -601,7 +606,7 @@ def test_a_job_with_a_prompt_has_the_checks_of_its_agent(make_world: MakeWorld) 
     world.run(minutes=5)
     with lane_locked(world):
         now = explanation.explain_now(explained_entry(world, "digest")).as_data()["now"]
-    assert now["reason"] == "busy"
+    assert now["why"] == "busy"
     assert [gate["gate"] for gate in now["gates"]] == [
         "disabled", "paused", "calendar", "already_running", "busy", "budget", "breaker_open", "prompt_too_large",
     ]  # fmt: skip

@@ -67,7 +67,7 @@ def test_a_retry_never_runs_outside_active_hours(make_world: MakeWorld) -> None:
     world.reload(agent(interval="1h", active_hours='"08:00-22:00"', timeout="2h"))
     world.run(hours=2)
     row = world.records()[0]
-    assert (row["outcome"], row["reason"], row["attempt"]) == ("failed", "no_time_left", 1)
+    assert (row["result"], row["why"], row["attempt"]) == ("failed", "no_time_left", 1)
     assert "exit code 1" in row["error"]
 
 
@@ -77,7 +77,7 @@ def test_a_run_that_fails_just_before_closing_ends_without_waiting_for_a_retry(m
     world.scripts["ops"] = lambda call: Delayed(1, timedelta(minutes=59, seconds=59, milliseconds=900))
     world.run(minutes=59, seconds=59, milliseconds=900)
     (row,) = world.records()
-    assert (row["state"], row["outcome"], row["reason"]) == ("closed", "failed", "no_time_left")
+    assert (row["state"], row["result"], row["why"]) == ("closed", "failed", "no_time_left")
     assert row["finished_at"] < "2026-03-02T22:00:00"
 
 
@@ -215,7 +215,7 @@ def test_due_runs_wait_while_the_system_lacks_resources(make_world: MakeWorld) -
     world.run(seconds=5)
     assert [len(world.records(name)) for name in ("one", "two")] == [count + 1 for count in before]
     world.run(minutes=30)
-    assert {row["outcome"] for row in world.records()} == {"ok"}
+    assert {row["result"] for row in world.records()} == {"ok"}
 
 
 def test_a_run_interrupted_by_a_crash_runs_again_at_once_and_keeps_its_retries(make_world: MakeWorld) -> None:

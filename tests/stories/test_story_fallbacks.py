@@ -61,7 +61,7 @@ def by_model(failing: dict[str, Act]) -> Models:
 
 def explained(world: World, name: str = "ops") -> str:
     """The first line of `explain`."""
-    return explanation.explain_now(explained_entry(world, name)).why.says
+    return explanation.explain_now(explained_entry(world, name)).overview.says
 
 
 def told(world: World) -> list[str]:
@@ -101,7 +101,7 @@ def test_while_the_key_is_refused_only_probes_ask_and_the_agent_is_back_as_soon_
         world.wake("ops", "look again")
         world.run(minutes=10)
         assert server.models() == [SONNET, HAIKU, QWEN, QWEN], "the breaker of the provider is open"
-        assert {row["outcome"] for row in world.records()} == {"ok"}
+        assert {row["result"] for row in world.records()} == {"ok"}
         world.run(minutes=60)
         assert server.models()[4:] == [SONNET, HAIKU, QWEN], "one run probes, and falls back in the same attempt"
         failing.clear()
@@ -119,7 +119,7 @@ def test_if_all_fail_the_run_fails_with_each_error_and_is_tried_again(make_world
         world.run(minutes=1)
         assert server.models() == [SONNET, HAIKU, QWEN, SONNET, HAIKU], "the model of the last fallback is not asked again"
     row = world.records()[0]
-    assert (row["outcome"], row["reason"], row["attempt"]) == ("failed", "overloaded", 2)
+    assert (row["result"], row["why"], row["attempt"]) == ("failed", "overloaded", 2)
     assert row["error"] == (
         "provider 'anthropic': HTTP 529: Overloaded; fallback claude-haiku-5-5: provider 'anthropic': HTTP 529: Overloaded"
     )
@@ -180,7 +180,7 @@ agents:
 def test_explain_names_the_breaker_of_the_agent_itself_once_no_fallback_is_left(make_world: MakeWorld) -> None:
     def now() -> tuple[str | None, str]:
         found = explanation.explain_now(explained_entry(world)).as_data()["now"]
-        return found["reason"], (found["detail"] or "").partition(":")[0]
+        return found["why"], (found["detail"] or "").partition(":")[0]
 
     failing: dict[str, Act] = {SONNET: REFUSED, HAIKU: REFUSED}
     with by_model(failing) as server:
@@ -199,8 +199,8 @@ def test_another_runner_answers_for_a_job_and_a_heartbeat_can_do_without(make_wo
         world = make_world(yaml, environ={"KEY": KEY}, scripts={"review": lambda call: f"{call.argv[0]}: all is reviewed"})
         world.run(minutes=61)
     assert server.models() == [SONNET, SONNET, SONNET]
-    assert [row["outcome"] for row in world.records("ops")] == ["failed", "failed"]
-    assert (world.records("review")[0]["outcome"], world.records("review")[0]["fallback"]) == ("ok", "backup")
+    assert [row["result"] for row in world.records("ops")] == ["failed", "failed"]
+    assert (world.records("review")[0]["result"], world.records("review")[0]["fallback"]) == ("ok", "backup")
     assert "backup: all is reviewed\n\n(answered by the fallback backup)" in [text for _, _, text in world.delivered]
 
 
@@ -244,7 +244,7 @@ agents:
     world.run(minutes=10)
     row = world.records()[0]
     assert [call.argv[0] for call in world.calls] == ["agent", "other", "backup"]
-    assert (row["outcome"], row["fallback"], row["fallback_why"]) == ("ok", "backup", "no answer within 0:02:30")
+    assert (row["result"], row["fallback"], row["fallback_why"]) == ("ok", "backup", "no answer within 0:02:30")
     assert row["finished_at"] == "2026-03-02T08:03:45Z", "the second program has had half of what the first one left"
 
 
@@ -286,7 +286,7 @@ def test_a_lost_call_is_charged_at_its_maximum_and_a_fallback_that_does_not_fit_
         world.reload(CONFIG.format(url=server.url, local=server.url, beat=f", {long}").replace("output: 5.0", "output: 14.0"))
         world.run(minutes=60)
     row = world.records()[-1]
-    assert (row["outcome"], row["fallback"]) == ("failed", None)
+    assert (row["result"], row["fallback"]) == ("failed", None)
     assert "fallback claude-haiku-5-5: not called, because the failed calls have left too little of its budget" in row["error"]
 
 
@@ -306,7 +306,7 @@ def test_what_two_failed_calls_may_have_used_is_left_to_no_third_one(make_world:
         world = story(make_world, server, limits)
         world.run(minutes=1)
     row = world.records()[0]
-    assert (row["outcome"], row["fallback"]) == ("failed", HAIKU)
+    assert (row["result"], row["fallback"]) == ("failed", HAIKU)
     assert "qwen3: not called, because the failed calls have left too little of its budget" in row["error"]
 
 
@@ -320,7 +320,7 @@ def test_what_two_failed_calls_may_have_cost_is_left_to_no_third_one_although_it
         world = make_world(yaml, environ={"KEY": KEY})
         world.run(minutes=1)
     row = world.records()[0]
-    assert (row["outcome"], row["fallback"]) == ("failed", HAIKU)
+    assert (row["result"], row["fallback"]) == ("failed", HAIKU)
     assert "qwen3: not called, because the failed calls have left too little of its budget" in row["error"]
     assert server.models() == [SONNET, HAIKU]
 
@@ -330,7 +330,7 @@ def test_the_settings_and_results_of_fallbacks_reach_workers(make_world: MakeWor
         world = story(make_world, server, "budget: {usd_per_day: 1}", through_payloads=True)
         world.run(minutes=61)
     assert server.models() == [SONNET, HAIKU, QWEN] * 2
-    assert {(row["outcome"], row["fallback"]) for row in world.records()} == {("ok", "local/qwen3")}
+    assert {(row["result"], row["fallback"]) for row in world.records()} == {("ok", "local/qwen3")}
 
 
 @pytest.mark.parametrize(
@@ -386,7 +386,7 @@ agents: {{ops: {{runner: {{kind: command, argv: [agent]}}, fallbacks: [{{runner:
         rows = [row for row in world.records() if row["charged"]]
         assert used <= 0.03
         assert sum(row["charged"]["usd"] for row in rows) == pytest.approx(used, abs=1e-6)
-        undisturbed = [row["charged"]["usd"] for row in rows if row["outcome"] == "ok" and row["attempt"] == 1]
+        undisturbed = [row["charged"]["usd"] for row in rows if row["result"] == "ok" and row["attempt"] == 1]
         assert undisturbed == pytest.approx([0.006] * len(undisturbed), abs=1e-6)
         assert len(undisturbed) >= 1
         world.store.close()

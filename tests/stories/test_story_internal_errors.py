@@ -75,7 +75,7 @@ def test_a_run_with_a_broken_entry_is_abandoned_and_does_not_affect_a_run_that_e
     assert world.history("ops")[-1] == "03-02 08:30 interval ok heartbeat_ok"
     assert counted_errors(world) == {TickPart.ENTRY: 1}
     (abandoned,) = world.records("measure")
-    assert abandoned["outcome"] == "abandoned"
+    assert abandoned["result"] == "abandoned"
     assert "could not be recorded" in abandoned["error"]
 
 
@@ -260,7 +260,7 @@ def test_a_run_has_its_whole_timeout_although_the_server_was_down_after_its_star
     world.scripts["ops"] = lambda call: Delayed(QUIET, timedelta(seconds=50))
     lose_a_commit(world, timedelta(minutes=10))
     world.run(minutes=1)
-    assert [(row["outcome"], row["attempt"]) for row in world.records()] == [("ok", 1)]
+    assert [(row["result"], row["attempt"]) for row in world.records()] == [("ok", 1)]
 
 
 def test_a_clock_change_is_followed_although_the_server_was_down_when_it_happened(make_world: MakeWorld) -> None:
@@ -312,7 +312,7 @@ def test_a_damaged_message_stops_the_delivery_for_some_minutes_but_no_runs(
     store_slot_of_message(world, 10**17)
     world.send = lambda _: DeliveryResult("delivered")
     world.run(minutes=21)
-    assert [row["outcome"] for row in world.records("ops")] == ["alert"] * 3
+    assert [row["result"] for row in world.records("ops")] == ["alert"] * 3
     assert world.delivered == []
     assert world.engine.health.why_not_working == "internal error in: messages; see the log of the daemon"
     assert 4 <= caplog.text.count("part_broken") <= 5

@@ -69,7 +69,7 @@ def test_two_nights_of_a_backup_with_what_follows_it(make_world: MakeWorld) -> N
     assert world.calls[1].env | {} == {
         "HEARTBEATD_INPUT": "12 GB\n",
         "HEARTBEATD_INPUT_JOB": "backup",
-        "HEARTBEATD_INPUT_OUTCOME": "ok",
+        "HEARTBEATD_INPUT_RESULT": "ok",
         "HEARTBEATD_INPUT_RUN": "1",
     }
     assert world.calls[2].env["HEARTBEATD_INPUT"] == "all files are readable"
@@ -81,9 +81,9 @@ def test_two_nights_of_a_backup_with_what_follows_it(make_world: MakeWorld) -> N
     world.scripts["backup"] = lambda call: 1
     world.run(hours=24)
     assert calls(world)[3:] == ["03:00 backup", "03:00 alarm"]
-    assert world.calls[-1].env["HEARTBEATD_INPUT_OUTCOME"] == "failed"
+    assert world.calls[-1].env["HEARTBEATD_INPUT_RESULT"] == "failed"
     overview = next(each for each in explain_all(records_of(world)).entries if each.name == "verify")
-    assert (overview.status, overview.cause) == ("silent", "predecessor")
+    assert (overview.result, overview.why) == ("silent", "predecessor")
     assert overview.says.startswith(
         "the planned run of 03:00: the job that it follows ended in another way: cron/backup ended failed"
     )
@@ -203,8 +203,8 @@ def test_a_second_job_that_still_runs_follows_the_latest_end_and_counts_the_othe
     world.run(hours=7)
     inputs = [call.env["HEARTBEATD_INPUT"] for call in world.calls if call.name == "verify"]
     assert inputs == ["1", "3", "5"]
-    skipped = [row for row in world.records("verify") if row["outcome"] == "skipped"]
-    assert [(row["reason"], row["slots"]) for row in skipped] == [("superseded", 1)] * 3
+    skipped = [row for row in world.records("verify") if row["result"] == "skipped"]
+    assert [(row["why"], row["slots"]) for row in skipped] == [("superseded", 1)] * 3
     assert skipped[0]["error"].startswith("run 3 of cron/backup, before run ")
 
 
@@ -231,7 +231,7 @@ def test_a_lost_run_of_the_first_job_counts_as_a_failure(make_world: MakeWorld) 
     world.downtime(minutes=5)
     world.run(minutes=10)
     assert calls(world) == ["09:00 backup", "09:06 alarm"]
-    assert world.calls[-1].env["HEARTBEATD_INPUT_OUTCOME"] == "abandoned"
+    assert world.calls[-1].env["HEARTBEATD_INPUT_RESULT"] == "abandoned"
 
 
 def test_an_answer_that_comes_later_starts_the_second_job_then(make_world: MakeWorld) -> None:
@@ -279,7 +279,7 @@ def test_a_crash_at_any_statement_neither_loses_nor_doubles_the_second_job(
         codes.add(run_until_crash(first, lambda world: world.run(minutes=2), statement))
         world = World(tmp_path, text, start="2026-03-02 09:02", server=server)
         world.run(minutes=2)
-        ends = Counter((row["name"], row["outcome"]) for row in world.records())
+        ends = Counter((row["name"], row["result"]) for row in world.records())
         assert ends == {("backup", "ok"): 1, ("verify", "ok"): 1}, statement
         world.store.close()
         world.delete_database()
@@ -345,9 +345,9 @@ def test_explain_names_the_job_that_keeps_a_chain_from_running(make_world: MakeW
     world = make_world(CHAIN.replace("./backup.sh", "./backup.sh, problems: {pause_after: 2}"), start="2026-03-02 00:00")
     world.scripts["backup"] = lambda call: 1
     world.run(hours=30)
-    why = explain_now(explained_entry(world, "verify")).why
+    why = explain_now(explained_entry(world, "verify")).overview
     paused = "it runs after cron/backup (success), which is paused after 2 failures since 03:00 until someone resumes it"
-    assert (why.status, why.cause, why.says) == ("silent", "predecessor", paused)
+    assert (why.result, why.why, why.says) == ("silent", "predecessor", paused)
     assert why.command == "heartbeatd resume cron/backup"
     assert says(world, "report") == f"it runs after cron/verify (any), which {paused.removeprefix('it ')}"
     world.resume(("cron", "backup"))
@@ -413,7 +413,7 @@ def test_a_second_job_that_waits_for_its_agent_gets_the_latest_output_and_counts
     world.run(minutes=2)
     [prompt] = [call.stdin for call in world.calls if call.name == "think"]
     assert "tick 2" in prompt
-    assert [row["reason"] for row in world.records("think")] == [None, "superseded"]
+    assert [row["why"] for row in world.records("think")] == [None, "superseded"]
 
 
 def test_once_runs_a_chain_once(make_world: MakeWorld) -> None:
@@ -444,7 +444,7 @@ def test_a_wait_of_more_than_a_day_is_recorded(make_world: MakeWorld) -> None:
         world.run(minutes=1)
     for _ in range(30):
         world.run(hours=2)
-    assert [row["reason"] for row in world.records("verify")] == [None, "missed"]
+    assert [row["why"] for row in world.records("verify")] == [None, "missed"]
     assert world.records("verify")[1]["error"] == "run 3 of cron/backup"
 
 
@@ -455,4 +455,4 @@ def test_a_start_that_waits_when_its_job_is_taken_away_is_recorded(make_world: M
     world.run(hours=2, minutes=30)  # the second end of `backup` waits for the run of `verify`
     world.reload(pair(second="timeout: 3h, enabled: false") if change == "disabled" else pair().split("  verify")[0])
     world.run(hours=3)
-    assert [(row["reason"], row["error"]) for row in world.records("verify")] == [(None, None), (change, "run 3 of cron/backup")]
+    assert [(row["why"], row["error"]) for row in world.records("verify")] == [(None, None), (change, "run 3 of cron/backup")]

@@ -92,7 +92,7 @@ def test_the_example_of_the_readme_is_one_message_at_the_start_of_the_active_hou
     world.run_until("2026-03-02 20:00")
     assert sent(world) == [f"03-02 08:00 {REPORT}"]
     (held,) = held_back(world)
-    run = next(row["id"] for row in world.records("ops") if row["outcome"] == "alert")
+    run = next(row["id"] for row in world.records("ops") if row["result"] == "alert")
     assert held["state"] == "dropped"
     assert held["held_back"] == {"agents": [], "until": None, "note": f"agent ops has reported it (run {run})"}
 
@@ -150,7 +150,7 @@ def test_a_problem_about_two_jobs_is_over_when_both_work_again(make_world: MakeW
         scripts={
             "nightly-backup": in_turn(FAILED, ""), "mirror": in_turn(FAILED, ""),
             "ops": lambda call: (
-                "[backups] failed: " + ", ".join(job for job in ("nightly-backup", "mirror") if f"cron {job}, outcome failed" in call.stdin)
+                "[backups] failed: " + ", ".join(job for job in ("nightly-backup", "mirror") if f"cron {job}, result failed" in call.stdin)
             ),
         },
     )  # fmt: skip
@@ -907,7 +907,7 @@ def test_explain_show_and_status_say_who_reports_the_failure(make_world: MakeWor
     assert "delayed, because agent ops is to report it" in printed(capsys, world, "outbox")
     assert "pending since" not in printed(capsys, world, "status")
     world.run_until("2026-03-02 12:00")
-    report_run = next(row["id"] for row in world.records("ops") if row["outcome"] == "alert")
+    report_run = next(row["id"] for row in world.records("ops") if row["result"] == "alert")
     explained = printed(capsys, world, "explain", "nightly-backup")
     assert f"notice opened p1: phone dropped; agent ops has reported it (run {report_run})" in explained
     text = "known agent ops reports it as p2 job:nightly-backup (warning) since Mon 2026-03-02 08:00, delivered to phone"
@@ -954,7 +954,7 @@ def test_a_crash_after_any_statement_neither_loses_nor_doubles_the_report(
         world.run_until("2026-03-02 20:00")
         rows = world.store.connection.execute("select name, text from outbox where state = 'delivered'").fetchall()
         reports = [f"{row['name']}: {row['text'].splitlines()[0]}" for row in rows]
-        if world.records("nightly-backup")[-1]["outcome"] in ("failed", "abandoned"):
+        if world.records("nightly-backup")[-1]["result"] in ("failed", "abandoned"):
             assert len(reports) == 1, (statement, reports)
         world.store.close()
         world.delete_database()

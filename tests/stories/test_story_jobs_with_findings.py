@@ -64,8 +64,8 @@ def test_a_day_of_a_job_that_looks_at_the_mail(make_world: MakeWorld) -> None:
     ]
     asked = server.requests[-1].json
     assert asked["tools"][0]["name"] == "report_findings"
-    assert [row["outcome"] for row in world.records("mail")].count("alert") == 6
-    assert world.records("mail")[10]["suppression"] == "duplicate"
+    assert [row["result"] for row in world.records("mail")].count("alert") == 6
+    assert world.records("mail")[10]["why"] == "duplicate"
 
 
 def test_the_prompt_of_a_job_names_its_open_problems_and_no_others(make_world: MakeWorld) -> None:
@@ -82,7 +82,7 @@ def test_explain_says_why_a_job_with_findings_is_quiet(make_world: MakeWorld) ->
     world = make_world(PROGRAM.format(more=""), scripts={"mail": lambda call: "[mail:queue] 120 mails wait"})
     world.run(hours=3)
     [mail] = [each for each in explain_all(records_of(world)).entries if each.name == "mail"]
-    assert (mail.status, mail.cause) == ("quiet", "known")
+    assert (mail.result, mail.why) == ("quiet", "known")
     assert mail.says.startswith("ran 3 times, 1 message delivered; mail:queue: known since 09:00, next reminder")
     facts = explain_now(explained_entry(world, "mail")).as_data()
     assert (
@@ -116,7 +116,7 @@ def test_a_precheck_and_findings_work_together_as_for_heartbeats(make_world: Mak
         "09:00 warning  cron/mail queue: 120 mails wait at mx1",
         "12:00 over     cron/mail queue: after 3h, its lines are gone   p1",
     ]
-    assert [row["reason"] for row in world.records("mail")] == [None, "precheck_unchanged", "precheck", "precheck"]
+    assert [row["why"] for row in world.records("mail")] == [None, "precheck_unchanged", "precheck", "precheck"]
 
 
 def test_a_model_is_asked_again_about_a_line_without_a_finding(make_world: MakeWorld) -> None:

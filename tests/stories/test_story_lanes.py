@@ -130,7 +130,7 @@ def test_the_lane_is_checked_once_more_when_the_wait_ends(make_world: MakeWorld,
     with lane_locked(world):
         world.wake("ops", "look")
         world.run(minutes=15)
-    busy = next(row for row in world.records() if row["reason"] == "busy")
+    busy = next(row for row in world.records() if row["why"] == "busy")
     assert (busy["trigger"], busy["finished_at"]) == ("api", "2026-03-02T08:30:00Z")
 
 
@@ -368,7 +368,7 @@ def test_every_slot_is_recorded_once_however_often_the_lane_is_locked(make_world
     closed = [row for row in world.records() if row["state"] == "closed"]
     passed = int((world.clock.now - utc("2026-03-02 08:00")) / timedelta(minutes=5)) + 1
     assert sum(row["slots"] for row in closed) == passed
-    assert {(row["outcome"], row["reason"]) for row in closed} == {("ok", None), ("skipped", "busy")}
+    assert {(row["result"], row["why"]) for row in closed} == {("ok", "heartbeat_ok"), ("skipped", "busy")}
 
 
 def test_a_run_that_waits_for_its_lane_leaves_the_probe_to_another_run(make_world: MakeWorld) -> None:

@@ -49,7 +49,7 @@ def test_the_answer_of_a_model_is_classified_recorded_and_sent(make_world: MakeW
         world = make_world(config(server.url), environ={"KEY": KEY})
         world.run(minutes=1)
     row = world.records()[0]
-    assert (row["outcome"], row["model_requested"], row["model_used"]) == ("alert", "claude-sonnet-5", "claude-haiku-5-5")
+    assert (row["result"], row["model_requested"], row["model_used"]) == ("alert", "claude-sonnet-5", "claude-haiku-5-5")
     assert row["tokens"] == {"input": 120, "output": 30, "cache_read": 7, "cache_write": 2}
     assert row["cost_usd"] == pytest.approx((120 * 3 + 30 * 15 + 7 * 3 + 2 * 3.75) / 1e6)
     assert [text for _, _, text in world.delivered] == ["ALERT: the queue is stuck"]
@@ -118,7 +118,7 @@ def test_an_agent_does_not_recover_before_its_provider_answers(make_world: MakeW
     with model(error_answer(401, "authentication_error", "no")) as server:
         world = make_world(yaml.replace("{url}", server.url), environ={"KEY": KEY}, prechecks={"web": lambda call: "NO_WORK"})
         world.run(minutes=65)
-    whys = [row["reason"] for row in world.records("web")]
+    whys = [row["why"] for row in world.records("web")]
     assert {"breaker_open", "precheck"} == set(whys)
     assert [text.splitlines()[0][:35] for _, _, text in world.delivered] == ["CRITICAL provider anthropic refused"]
 
@@ -223,7 +223,7 @@ def test_the_second_of_two_due_runs_waits_for_the_result_of_the_probe(make_world
         world.durations["ops"] = timedelta(seconds=seconds)
         world.run(minutes=31)
     rows = world.records("web")
-    assert [row["outcome"] for row in rows] == ["failed", "ok"]
+    assert [row["result"] for row in rows] == ["failed", "ok"]
     assert (rows[1]["slot"], rows[1]["attempt"]) == ("2026-03-02T08:30:00Z", 1)
     assert rows[1]["finished_at"] == f"2026-03-02T08:30:{seconds:02}Z"
 
@@ -282,7 +282,7 @@ def test_an_open_breaker_is_the_same_problem_as_the_error_that_opened_it(make_wo
     with model(*[error_answer(status, "authentication_error", "invalid x-api-key")] * 30) as server:
         world = make_world(config(server.url, interval="10m", problems="{after: 1}"), environ={"KEY": KEY})
         world.run(hours=5)
-    assert {row["reason"] for row in world.records()} == {{401: "auth", 402: "payment"}[status], "breaker_open"}
+    assert {row["why"] for row in world.records()} == {{401: "auth", 402: "payment"}[status], "breaker_open"}
     assert len(world.delivered) == 1
 
 
@@ -291,7 +291,7 @@ def test_a_long_retry_after_and_its_open_breaker_are_one_problem(make_world: Mak
     with model(*[rest] * 30) as server:
         world = make_world(config(server.url, interval="5m", problems="{after: 1}"), environ={"KEY": KEY})
         world.run(hours=5)
-    assert {row["reason"] for row in world.records()} == {"rate_limited", "breaker_open"}
+    assert {row["why"] for row in world.records()} == {"rate_limited", "breaker_open"}
     assert len(world.delivered) == 1
 
 
@@ -303,7 +303,7 @@ def test_a_run_without_time_for_a_retry_belongs_to_the_problem_of_its_last_attem
     with model(busy, busy, slow, busy, busy, slow) as server:
         world = make_world(config(server.url, interval="10m", retries="1", problems="{after: 1}"), environ={"KEY": KEY})
         world.run(minutes=45)
-    assert [row["reason"] for row in world.records()][:4] == ["overloaded", "no_time_left", "overloaded", "no_time_left"]
+    assert [row["why"] for row in world.records()][:4] == ["overloaded", "no_time_left", "overloaded", "no_time_left"]
     assert len(world.delivered) == 1
 
 
@@ -320,7 +320,7 @@ def test_a_refusal_by_one_provider_does_not_affect_others(make_world: MakeWorld)
 """
         world = make_world(text, environ={"KEY": KEY})
         world.run(hours=1, minutes=1)
-    assert [row["outcome"] for row in world.records("other")] == ["ok", "ok", "ok"]
+    assert [row["result"] for row in world.records("other")] == ["ok", "ok", "ok"]
 
 
 def test_a_run_without_a_model_call_does_not_use_up_the_probe(make_world: MakeWorld) -> None:

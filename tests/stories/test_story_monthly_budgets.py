@@ -53,13 +53,13 @@ def test_a_month_ends_by_the_clock_of_the_agent_and_is_reported_once(make_world:
     world.run(days=7, hours=10)
     reason = "usd_per_month: 0.3 of 0.3 USD are used, and one try may cost 0.03; until 2026-04-01 00:00 Europe/Berlin"
     assert runs_by_month(world) == {"03": 10}
-    skipped = [row["error"] for row in world.records() if row["reason"] == "budget"]
+    skipped = [row["error"] for row in world.records() if row["why"] == "budget"]
     assert len(skipped) > 1
     assert set(skipped) == {reason}
     (message,) = [text for _, _, text in world.delivered if "budget" in text]
     assert f"budget: the budget is used up: {reason}" in message
     told = explanation.explain_now(explained_entry(world)).as_data()["now"]
-    assert (told["reason"], told["detail"]) == ("budget", reason)
+    assert (told["why"], told["detail"]) == ("budget", reason)
     assert limit_of(world) == {"used": pytest.approx(0.3), "of": 0.3}  # though nothing was counted today
     world.wake("ops", "look")
     world.run(hours=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
@@ -121,6 +122,18 @@ def test_the_same_plain_alert_after_the_mute_is_sent(make_world: MakeWorld) -> N
     mute(world, hours=1)
     world.run(hours=4)
     assert sent(world) == ["The disk is full."]
+
+
+def test_a_failed_run_shows_its_error_as_why_and_that_it_is_muted_as_the_state_of_its_messages(make_world: MakeWorld) -> None:
+    answer = {"findings": [{"key": "disk", "text": "92 %"}], "failed": "no network"}
+    world = begin(make_world, "HEARTBEAT_OK", json.dumps(answer), "[disk] 92 %")
+    mute(world, hours=3)
+    world.run(hours=2)
+    assert [(row["result"], row["why"], row["delivery"]["state"]) for row in world.records()[1:]] == [
+        ("failed", "reported_failure", "muted"),
+        ("alert", "muted", "muted"),
+    ]
+    assert [row["id"] for word in ("reported_failure", "muted") for row in world.records(why=word)] == [2, 3]
 
 
 def test_unmute_ends_a_mute_and_answers_how_much_was_held_back(make_world: MakeWorld) -> None:
@@ -244,7 +257,7 @@ def test_the_output_and_the_failures_of_a_muted_job_are_held_back(make_world: Ma
     mute(world, hours=4, key=(Kind.CRON, "backup"))
     world.run(hours=3)
     assert (sent(world), len([call for call in world.calls if call.name == "backup"])) == ([], 3)
-    assert [row["suppression"] for row in world.records("backup")] == ["muted", None, "muted"]
+    assert [row["why"] for row in world.records("backup")] == ["muted", "exit", "muted"]
 
 
 # --- a job and the agent that it wakes -----------------------------------------------------------------------------------

@@ -75,7 +75,7 @@ def test_the_same_failure_with_changing_numbers_is_reported_once_with_reminders(
     world = make_world(agent(retries="0", problems="{remind: 6h}"))
     fail_until(world, "2026-03-03 07:59", lambda count: f"disk {count * 3 % 100} % full, {count} errors at 0x{count}")
     fail_until(world, "2026-03-03 12:00", None)
-    assert sum(row["outcome"] == "failed" for row in world.records()) == 48
+    assert sum(row["result"] == "failed" for row in world.records()) == 48
 
     def numbers(count: int) -> str:
         return f"exit code 1: disk {count * 3 % 100} % full, {count} errors at 0x{count}"
@@ -307,7 +307,7 @@ def test_the_reason_of_an_unreadable_checklist_is_in_the_notification_and_the_ru
         world = make_world(agent(checklist="HEARTBEAT.md"), folder)
         world.run(minutes=31)
         row = world.records()[0]
-        assert row["reason"] == "checklist_unreadable"
+        assert row["why"] == "checklist_unreadable"
         assert why in row["error"]
         assert why in world.delivered[0][2]
 
@@ -326,7 +326,7 @@ def test_status_shows_the_problem_its_count_and_when_it_was_reported(make_world:
     db = world.store.connection
     assert read_status(db, world.clock.now).as_data()["entries"][0]["failing"] == {
         "times": 1,
-        "reason": "exit",
+        "why": "exit",
         "since": "2026-03-02T08:00:00Z",
         "told_at": None,
     }
@@ -334,7 +334,7 @@ def test_status_shows_the_problem_its_count_and_when_it_was_reported(make_world:
     told_at = "2026-03-02T08:30:00Z"
     assert read_status(db, world.clock.now).as_data()["entries"][0]["failing"] == {
         "times": 3,
-        "reason": "exit",
+        "why": "exit",
         "since": "2026-03-02T08:00:00Z",
         "told_at": told_at,
     }

@@ -120,7 +120,7 @@ def test_the_duplicate_window_of_a_resent_message_starts_when_it_is_delivered(ma
     world.run(minutes=50)
     world.request(VerbRequest(Retry(), 1))
     world.run_until("2026-03-02 09:45")
-    assert [row["suppression"] for row in world.records()] == [None, "heartbeat_ok", "duplicate", "duplicate"]
+    assert [row["why"] for row in world.records()] == [None, "heartbeat_ok", "duplicate", "duplicate"]
     world.run_until("2026-03-02 16:00")
     assert [f"{when:%H:%M}" for when, _, text in world.delivered if "disk" in text][:2] == {
         "1h": ["08:50", "10:00"],
@@ -137,7 +137,7 @@ def test_a_long_message_counts_as_a_duplicate_once_its_dead_part_was_resent(make
     world.run(minutes=10)
     world.request(VerbRequest(Retry(), 2))
     world.run(hours=5)
-    assert [row["suppression"] for row in world.records()] == [None, "duplicate"]
+    assert [row["why"] for row in world.records()] == [None, "duplicate"]
 
 
 def test_a_text_refused_after_every_run_is_in_the_outbox_once(make_world: MakeWorld) -> None:
@@ -154,7 +154,7 @@ def test_a_text_that_died_repeatedly_is_delivered_once_its_channel_works(make_wo
     world.run(hours=6)
     assert listed_messages(world) == []
     assert [f"{when:%H:%M}" for when, _, text in world.delivered if "disk" in text] == ["09:30"]
-    assert [row["suppression"] for row in world.records()[:5]] == [None, None, None, None, "duplicate"]
+    assert [row["why"] for row in world.records()[:5]] == [None, None, None, None, "duplicate"]
 
 
 def test_a_text_that_died_repeatedly_and_was_resent_is_a_duplicate_afterwards(make_world: MakeWorld) -> None:
@@ -359,7 +359,7 @@ def test_more_due_entries_than_one_tick_handles_are_one_freeze(make_world: MakeW
     world.settle()
     world.clock.advance(timedelta(minutes=1, seconds=30))
     world.run(minutes=1)
-    assert len(world.records(outcome="ok")) == 2 * MAX_ENTRIES_PER_TICK + 1
+    assert len(world.records(result="ok")) == 2 * MAX_ENTRIES_PER_TICK + 1
     assert caplog.text.count("frozen") == 1
 
 

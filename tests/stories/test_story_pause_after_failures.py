@@ -46,7 +46,7 @@ def test_a_day_of_an_agent_that_fails_until_somebody_repairs_it(make_world: Make
     assert "Resume: heartbeatd resume agent/ops" in world.delivered[-1][2]
     [overview] = explain_all(records_of(world)).entries
     assert overview.says == "paused after 10 failures since 10:30 until someone resumes it"
-    assert (overview.status, overview.cause, overview.command) == ("silent", "paused", "heartbeatd resume agent/ops")
+    assert (overview.result, overview.why, overview.command) == ("silent", "paused", "heartbeatd resume agent/ops")
     assert explain_now(explained_entry(world)).says == overview.says
     [status] = [
         each for each in read_status(world.store.connection, world.clock.now).as_data()["entries"] if each["name"] == "ops"
@@ -124,7 +124,7 @@ def test_the_failures_of_a_provider_pause_nobody(make_world: MakeWorld) -> None:
         yaml = fleet(server.url, "a", a="problems: {after: 1, pause_after: 2}")
         world = make_world(yaml, environ={"KEY": KEY})
         world.run(hours=12)
-    assert sum(each["outcome"] == "failed" for each in world.records("a")) > 2
+    assert sum(each["result"] == "failed" for each in world.records("a")) > 2
     assert not world.events_of(PauseChanged)
 
 
@@ -176,7 +176,7 @@ def test_a_late_success_does_not_end_the_pause(make_world: MakeWorld) -> None:
         )
         world = make_world(text)
         world.run(minutes=31)
-    assert [row["outcome"] for row in world.records("ops")] == ["async", "failed"]
+    assert [row["result"] for row in world.records("ops")] == ["async", "failed"]
     world.request(VerbRequest(ReportResult(text=QUIET), world.records("ops")[0]["id"]))
     world.run(hours=1)
     assert world.problem("paused").over_at is None
@@ -257,7 +257,7 @@ def test_the_wake_of_the_last_failing_run_waits_for_the_resume(make_world: MakeW
     world = make_world(agent(interval="none", retries="0", problems="{pause_after: 1}"), scripts={"ops": lambda call: 1})
     world.request(VerbRequest(Wake(text="look at the disk"), OPS))
     world.run(hours=2)
-    assert [row["outcome"] for row in world.records("ops")] == ["failed"]
+    assert [row["result"] for row in world.records("ops")] == ["failed"]
     world.scripts["ops"] = lambda call: QUIET
     world.resume(OPS)
     world.run(minutes=1)

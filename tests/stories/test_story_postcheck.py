@@ -46,7 +46,10 @@ def write_report(folder: Path, text: str, now: datetime) -> None:
 
 def failures(world: World, name: str) -> list[str | None]:
     """The reason and the error of each run."""
-    return [row["error"] if row["reason"] == "postcheck" else row["reason"] or row["outcome"] for row in world.records(name)]
+    return [
+        row["error"] if row["why"] == "postcheck" else row["why"] if row["result"] != "ok" else "ok"
+        for row in world.records(name)
+    ]
 
 
 def test_a_day_of_an_agent_that_says_done_and_writes_no_report(make_world: MakeWorld) -> None:
@@ -71,7 +74,7 @@ def test_a_day_of_an_agent_that_says_done_and_writes_no_report(make_world: MakeW
     world.run(hours=24)
     assert failures(world, "ops")[3:] == ["ok", "ok", "ok", "report.md was last changed 1d ago, not within 1d"]
     [overview] = explain_all(records_of(world)).entries
-    assert (overview.status, overview.cause) == ("failed", "postcheck")
+    assert (overview.result, overview.why) == ("failed", "postcheck")
     assert overview.says == "1 of 3 runs failed: postcheck: report.md was last changed 1d ago, not within 1d"
 
 
@@ -87,7 +90,7 @@ def test_a_command_that_fails_shows_its_output_and_reads_the_answer(make_world: 
     world.run(minutes=61)
     assert [(call.stdin, call.env) for call in seen] == [("written to /srv", {"PLACE": "plain"})]
     [row] = world.records("measure")
-    assert (row["outcome"], row["reason"], row["text"]) == ("failed", "postcheck", "written to /srv")
+    assert (row["result"], row["why"], row["text"]) == ("failed", "postcheck", "written to /srv")
     assert row["error"] == "exit code 3: curl: 404\nstandard output: no report in /srv"
     assert world.delivered[0][2].startswith("warning  cron/measure failed: postcheck: exit code 3: curl: 404")
     world.postchecks["measure"] = lambda call: ""
@@ -136,7 +139,7 @@ def test_what_an_agent_has_found_is_sent_although_its_report_is_missing(make_wor
         "CRITICAL ops disk: 97 %",
         "warning  ops failed: postcheck: report.md is missing",
     ]
-    assert [row["outcome"] for row in world.records("ops")] == ["failed", "failed"]
+    assert [row["result"] for row in world.records("ops")] == ["failed", "failed"]
 
 
 def test_an_alert_without_a_key_is_sent_although_the_report_is_missing(make_world: MakeWorld) -> None:
@@ -173,7 +176,7 @@ def test_a_model_can_say_that_it_failed_and_its_findings_still_count(make_world:
         assert len(server.requests) == 2
         server.answer = lambda request: findings_answer({"findings": [finding], "failed": ""})
         world.run(hours=1)
-    assert [row["reason"] for row in world.records("a")] == ["reported_failure", "reported_failure", None]
+    assert [row["why"] for row in world.records("a")] == ["reported_failure", "reported_failure", "duplicate"]
     assert world.records("a")[0]["error"] == "the mailbox does not answer"
     assert [text.split(" (", 1)[0] for _, _, text in world.delivered] == [
         "CRITICAL a disk:/var: 92 %",
@@ -187,7 +190,7 @@ def test_a_program_can_say_that_it_failed(make_world: MakeWorld, answer: str) ->
     world = make_world(agent(interval="1h", retries="0"), scripts={"ops": lambda call: answer})
     world.run(minutes=1)
     [row] = world.records("ops")
-    assert (row["outcome"], row["reason"], row["error"]) == ("failed", "reported_failure", "no network")
+    assert (row["result"], row["why"], row["error"]) == ("failed", "reported_failure", "no network")
 
 
 @pytest.mark.parametrize(

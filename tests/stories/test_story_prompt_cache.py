@@ -112,11 +112,11 @@ def test_the_report_counts_what_checks_saved_at_the_mean_cost_of_the_agent(make_
         world.run(hours=4)
     now = world.clock.now + timedelta(minutes=1)
     report = build_report(world.store.connection, now - timedelta(days=1), now, running=True)
-    paid, runs = server.bills["ops"].usd(1.0, 5.0), sum(row["outcome"] == "ok" for row in world.records("ops"))
+    paid, runs = server.bills["ops"].usd(1.0, 5.0), sum(row["result"] == "ok" for row in world.records("ops"))
     assert runs
     assert (
         report.saved.checked_runs
-        == sum(row["slots"] for row in world.records("ops") if row["reason"] == "precheck_unchanged")
+        == sum(row["slots"] for row in world.records("ops") if row["why"] == "precheck_unchanged")
         > runs
     )
     assert report.saved.checks_usd == pytest.approx(report.saved.checked_runs * paid / runs, abs=1e-5)
@@ -193,7 +193,7 @@ def test_a_server_that_refuses_the_marks_gets_the_prompt_without_them_and_is_not
         context, lines = agent("ops", 30_000, budget="unlimited")
         world = make(make_world, server, (context, lines.replace("claude-haiku-4-5", "claude-sonnet-4-6")))
         world.run(hours=2.9)
-    assert {row["outcome"] for row in world.records("ops")} == {"ok"}
+    assert {row["result"] for row in world.records("ops")} == {"ok"}
     assert server.marks == [[]] * 12
     assert len(server.requests) == 1 + 12
     assert "is not kept by the provider, though it was asked to" in cache_fact(world, "ops")

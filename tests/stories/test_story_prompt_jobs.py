@@ -83,7 +83,7 @@ def test_a_failing_prompt_is_retried_as_configured_and_then_reported(make_world:
     world = world_before_ten(make_world, "retries: 1, deliver: hook", digest=lambda call: ProcessResult(3, b"", b"no luck"))
     world.run(minutes=2)
     (row,) = world.records("digest")
-    assert (row["outcome"], row["reason"], row["attempt"]) == ("failed", "exit", 2)
+    assert (row["result"], row["why"], row["attempt"]) == ("failed", "exit", 2)
     (text,) = [text for _, _, text in world.delivered]
     assert text.startswith(f"warning  cron/digest failed: {row['error']} (since ")
     assert "no luck" in row["error"]
@@ -143,7 +143,7 @@ def test_a_crash_during_a_prompt_abandons_it_unless_it_may_run_again(make_world:
         world.downtime(minutes=1)
         world.scripts.clear()
         world.run(minutes=1)
-        assert world.records("digest")[-1]["outcome"] == end
+        assert world.records("digest")[-1]["result"] == end
         world.kill()
         world.delete_database()
 
@@ -160,7 +160,7 @@ def test_an_async_answer_to_a_job_is_delivered_and_wakes_when_it_arrives(make_wo
         world = make_world(yaml.replace("interval: 1d", "interval: none"), start="2026-03-02 08:59")
         world.run(minutes=2)
         (row,) = world.records("digest")
-        assert (row["outcome"], world.delivered, world.records("web")) == ("async", [], [])
+        assert (row["result"], world.delivered, world.records("web")) == ("async", [], [])
         world.request(VerbRequest(ReportResult(text="The digest."), row["id"]))
         world.run(minutes=1)
     assert world.history("digest")[-1] == "03-02 09:00 result ok"
@@ -196,7 +196,7 @@ def test_a_prompt_uses_the_agents_model_and_provider_and_its_usage_is_recorded(
     sent = server.requests[0].json
     (row,) = world.records("digest")
     assert (sent["model"], sent["max_tokens"]) == (model, 1234)
-    assert (row["model_requested"], row["outcome"], row["text"]) == (model, "ok", "All is quiet.")
+    assert (row["model_requested"], row["result"], row["text"]) == (model, "ok", "All is quiet.")
     assert row["tokens"]["output"] == 30
     assert row["cost_usd"] > 0
 
@@ -253,7 +253,7 @@ def test_an_answer_that_says_nothing_to_report_is_not_delivered_if_the_job_asks_
     world.run(minutes=len(cases) + 2)
     for number, ((keys, answer), (delivered, suppression)) in enumerate(cases.items()):
         (found,) = world.records(f"job-{number}")
-        assert (found["outcome"], found["suppression"], found["text"]) == ("ok", suppression, answer), (keys, answer)
+        assert (found["result"], found["why"], found["text"]) == ("ok", suppression, answer), (keys, answer)
         sent = [text for _, name, text in world.delivered if name == f"job-{number}"]
         assert sent == [delivered] * (delivered is not None), (keys, answer)
 
@@ -273,7 +273,7 @@ def test_a_precheck_decides_whether_the_agent_of_a_job_is_called(make_world: Mak
     world.run(minutes=len(cases) + 2)
     for number, ((on_error, printed), (outcome, reason, is_called)) in enumerate(cases.items()):
         (found,) = world.records(f"job-{number}")
-        assert (found["outcome"], found["reason"]) == (outcome, reason), (on_error, printed)
+        assert (found["result"], found["why"]) == (outcome, reason), (on_error, printed)
         calls = [call for call in world.calls if call.name == f"job-{number}"]
         assert bool(calls) is is_called, (on_error, printed)
         assert not calls or printed == 1 or str(printed) in calls[0].stdin
@@ -290,4 +290,4 @@ def test_a_job_runs_only_if_the_output_of_its_precheck_has_changed(make_world: M
     )
     world.run(minutes=6)
     assert [f"{call.at:%H:%M}" for call in world.calls if "Write the digest." in call.stdin] == ["09:00", "09:03"]
-    assert {each["reason"] for each in world.records("digest") if each["outcome"] == "skipped"} == {"precheck_unchanged"}
+    assert {each["why"] for each in world.records("digest") if each["result"] == "skipped"} == {"precheck_unchanged"}

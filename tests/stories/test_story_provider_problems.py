@@ -145,7 +145,7 @@ def test_a_short_problem_below_every_agents_threshold_is_not_reported(make_world
         world.run(minutes=20)
         server.answer = lambda request: OK
         world.run(hours=2)
-    assert (notification_lines(world), [row["outcome"] for row in world.records()].count("failed")) == ([], 5)
+    assert (notification_lines(world), [row["result"] for row in world.records()].count("failed")) == ([], 5)
     assert world.store.connection.execute("select count(*) from problem where over_at is null").fetchone()[0] == 0
 
 

@@ -189,7 +189,7 @@ def test_an_agent_that_could_not_do_its_work_may_still_be_reminded(make_world: M
     reason = {"failed": "the mailbox does not answer"} if failed == "reported_failure" else {}
     world.scripts["ops"] = lambda _: json.dumps({"findings": [], "remind": [{"text": "try again", "in": "30m"}], **reason})
     world.run(minutes=5)
-    assert [each["reason"] for each in world.records("ops")] == [failed]
+    assert [each["why"] for each in world.records("ops")] == [failed]
     assert [each.text for each in reminders(world)] == ["try again"]
 
 

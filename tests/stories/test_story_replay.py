@@ -33,7 +33,7 @@ def lines(found: Replay) -> list[str]:
 
 
 def words(verdict: Any) -> str:
-    parts = (verdict.outcome, verdict.reason, verdict.suppression, f"{verdict.messages} sent" if verdict.messages else None)
+    parts = (verdict.result, verdict.why, f"{verdict.messages} sent" if verdict.messages else None)
     return " ".join(part for part in parts if part)
 
 
@@ -148,7 +148,7 @@ def test_chains_of_jobs_and_messages_that_wait_for_the_morning_are_played_again_
         "repair": lambda _: "",
     }
     world.run(hours=24)
-    assert {row["name"] for row in world.records() if row["outcome"] == "ok"} == {"backup", "verify", "repair"}
+    assert {row["name"] for row in world.records() if row["result"] == "ok"} == {"backup", "verify", "repair"}
     found = replayed(world, CHAINED, NIGHT, tmp_path)
     assert lines(found) == []
     assert found.unknown == []

@@ -311,7 +311,7 @@ def test_thousands_of_findings_are_one_message_and_a_bounded_number_of_problems(
 def test_strange_answers_end_as_ok_or_alert_and_are_not_repeated(make_world: MakeWorld, answer: str) -> None:
     world = make_world(config(), scripts=answers(answer))
     world.run(hours=3)
-    assert {row["outcome"] for row in world.records()} <= {"ok", "alert"}
+    assert {row["result"] for row in world.records()} <= {"ok", "alert"}
     assert len(sent(world)) <= 1
 
 
@@ -532,7 +532,7 @@ def test_damaged_lists_of_a_problem_stop_neither_its_agent_nor_a_job(make_world:
     assert [text.partition(",")[0] for text in sent(world)] == ["[disk] full", "[disk] over after 30m"]
     world.clock.now -= timedelta(days=1)
     world.run(hours=1)
-    assert {row["outcome"] for row in world.records("sync")} == {"ok"}
+    assert {row["result"] for row in world.records("sync")} == {"ok"}
 
 
 # --- the clock ----------------------------------------------------------------------------------------------------------
@@ -607,7 +607,7 @@ def test_a_decision_to_skip_a_changed_output_is_made_once_more(make_world: MakeW
         world = make_world(yaml, prechecks=outputs("disk is full"))
         world.run(hours=2)
         assert len(provider.requests) == 2
-    assert [row["reason"] or row["suppression"] for row in world.records()][:3] == [
+    assert [row["why"] for row in world.records()][:3] == [
         "decided_skip",
         "decided_skip",
         "precheck_unchanged",

@@ -134,7 +134,7 @@ def say(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
         if not words:  # the most unusual entry; what is printed in words is compared in one test
             first = json.loads("\n".join(explain(world, "--format", "json", up=up)))["entries"][0]
             found = json.loads("\n".join(explain(world, label_of(first), "--format", "json", up=up)))
-            assert found["why"] == first
+            assert found["overview"] == first
         return lines
 
     return run
@@ -151,7 +151,7 @@ def check_each_entry(world: World, explain: Say) -> None:
         for words in ((name,), (name, "--on", "today")):
             found = json.loads("\n".join(explain(world, *words, "--format", "json")))
             if found["zone"] == ZONE or len(words) == 1:  # the days of an entry are those of its own zone
-                assert found["why"] == each
+                assert found["overview"] == each
                 assert each["says"] in " ".join(" ".join(explain(world, *words)).split())
 
 
@@ -347,7 +347,7 @@ def test_status_says_the_same_of_a_pause_and_of_a_mute(plant: Plant, say: Say) -
     run_until_now(world)
     for request, begin, end in cases:
         world.request(request)
-        says = json.loads("\n".join(say(world, "ops", "--format", "json")))["why"]["says"].partition(", ")[0]
+        says = json.loads("\n".join(say(world, "ops", "--format", "json")))["overview"]["says"].partition(", ")[0]
         assert says.startswith(begin) and end in says
         for shown in (say(world), say(world, "ops"), status_lines(world)):
             assert says in " ".join(" ".join(shown).split()).replace(": agent/ops", ""), (request, shown)
@@ -418,7 +418,7 @@ def test_a_lane_that_a_user_has_locked(plant: Plant, say: Say) -> None:
         run_until_now(world)
         check(say(world), "busy: the agent is locked: process", "has locked it")
     world.run(minutes=1)
-    slots = [row["error"] for row in world.records("ops") if row["reason"] == "busy"]
+    slots = [row["error"] for row in world.records("ops") if row["why"] == "busy"]
     assert len(slots) >= 2 and all(f"process {os.getpid()} (" in error for error in slots)
 
 
@@ -646,11 +646,11 @@ def test_slots_that_found_no_free_place_name_the_run_that_had_it_also_afterwards
     world = plant(config, start=MIDNIGHT + 9 * HOUR)
     world.scripts["zeta"] = lambda call: Delayed("ALERT late", timedelta(hours=2)) if call.at < MIDNIGHT + 10 * HOUR else QUIET
     run_until_now(world)
-    (run,) = [row["id"] for row in world.records("zeta") if row["outcome"] == "alert"]
+    (run,) = [row["id"] for row in world.records("zeta") if row["result"] == "alert"]
     held = f"limits.concurrency (1) was reached by agent/zeta (run {run})"
     check(say(world), "unusual: 1", "did not start", held)
     assert held in " ".join(" ".join(say(world, "ops", "--on", "today")).split())
-    assert held in {row["error"] for row in world.records("ops") if row["reason"] == "missed"}
+    assert held in {row["error"] for row in world.records("ops") if row["why"] == "missed"}
 
 
 # --- messages ---------------------------------------------------------------------------------------------------------
@@ -889,9 +889,9 @@ def test_the_json_form_has_a_word_for_the_status_and_the_cause_of_each_entry(pla
     run_until_now(world)
     data = json.loads("\n".join(say(world, "--on", "today", "--format", "json")))
     first, *others = data["entries"]
-    assert (first["name"], first["status"], first["cause"]) == ("ops", "silent", "checklist_missing")
+    assert (first["name"], first["result"], first["why"]) == ("ops", "silent", "checklist_missing")
     assert (first["ran"], first["skipped"] >= 14, first["run"] is not None) == (0, True, True)
-    assert [(each["name"], each["status"]) for each in others] == [("alpha", "normal"), ("zeta", "normal"), ("backup", "normal")]
+    assert [(each["name"], each["result"]) for each in others] == [("alpha", "normal"), ("zeta", "normal"), ("backup", "normal")]
     assert data["counts"]["silent"] == 1
     check_each_entry(world, say)
 

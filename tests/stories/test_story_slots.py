@@ -72,7 +72,7 @@ def test_active_hours_past_midnight_belong_to_the_day_they_start_on(make_world: 
     hours = '{start: "22:00", end: "06:00", days: fri, timezone: UTC}'
     world = make_world(agent(interval="1h", active_hours=hours), start="2026-03-06 20:00")  # a Friday
     world.run(hours=36)
-    ran = [row["slot"][5:16] for row in world.records() if row["outcome"] == "ok"]
+    ran = [row["slot"][5:16] for row in world.records() if row["result"] == "ok"]
     assert ran == [f"03-06T{hour}:00" for hour in ("22", "23")] + [f"03-07T0{hour}:00" for hour in range(6)]
 
 
@@ -133,8 +133,8 @@ def test_after_nine_hours_of_downtime_each_of_twenty_jobs_runs_once(make_world: 
     before = len(world.records())
     world.run(seconds=1)
     after = world.records()[before:]
-    assert Counter(row["outcome"] for row in after) == {"skipped": 20, "ok": 20}
-    assert {row["slots"] for row in after if row["outcome"] == "skipped"} == {107}
+    assert Counter(row["result"] for row in after) == {"skipped": 20, "ok": 20}
+    assert {row["slots"] for row in after if row["result"] == "skipped"} == {107}
 
 
 def test_a_job_with_misfire_skip_does_not_run_after_downtime(make_world: MakeWorld) -> None:
@@ -362,7 +362,7 @@ def test_a_slot_without_a_free_place_names_two_runs_and_the_number_of_the_others
     for each in range(5):
         world.durations[f"a{each}"] = timedelta(minutes=90)
     world.run(hours=2)
-    (error, *_) = [row["error"] for row in world.records() if row["reason"] == "missed"]
+    (error, *_) = [row["error"] for row in world.records() if row["why"] == "missed"]
     assert re.fullmatch(r"limits.concurrency \(4\) was reached by agent/a. \(run \d\), agent/a. \(run \d\) and 2 more", error)
 
 
@@ -371,7 +371,7 @@ def test_a_slot_that_waits_for_capacity_may_start_until_the_next_slot(make_world
     world.durations["a0"] = world.durations["a1"] = timedelta(minutes=40)  # the grace is 10 minutes
     world.run(hours=6)
     assert [call.name for call in world.calls] == ["a0", "a1"] * 4
-    assert {row["reason"] for row in world.records() if row["outcome"] == "skipped"} == {"already_running"}  # by its own run
+    assert {row["why"] for row in world.records() if row["result"] == "skipped"} == {"already_running"}  # by its own run
 
 
 def test_downtime_before_the_wait_for_capacity_counts_against_the_grace(make_world: MakeWorld) -> None:
@@ -382,7 +382,7 @@ def test_downtime_before_the_wait_for_capacity_counts_against_the_grace(make_wor
     world.boot()
     world.durations["a0"] = world.durations["a1"] = timedelta(minutes=5)
     world.run(minutes=20)
-    assert [row["reason"] for row in world.records() if row["slots"] == 1 and row["outcome"] == "skipped"] == ["missed", "missed"]
+    assert [row["why"] for row in world.records() if row["slots"] == 1 and row["result"] == "skipped"] == ["missed", "missed"]
 
 
 def test_a_changed_interval_counts_from_the_last_run_and_affects_no_other_agent(make_world: MakeWorld) -> None:
@@ -523,7 +523,7 @@ def test_one_tick_records_a_limited_number_of_results(make_world: MakeWorld) -> 
         assert len(world.runs.results()) == count - MAX_RESULTS_PER_TICK
         world.engine.tick(world.clock.read())
     assert statements.count("begin immediate") == 2
-    assert [row["outcome"] for row in world.records()] == ["ok"] * count
+    assert [row["result"] for row in world.records()] == ["ok"] * count
 
 
 def test_every_slot_is_recorded_exactly_once_whatever_happens(make_world: MakeWorld) -> None:

@@ -63,7 +63,7 @@ def test_a_day_of_a_mailbox_costs_a_call_for_each_look_with_new_mail(make_world:
         "09:30 Anna <anna@example.org>: today?\nBank <bank@example.org>: your card",
         "16:00 Carl <carl@example.org>: call me",
     ]
-    looks = [row for row in world.records() if row["reason"] == "precheck"]
+    looks = [row for row in world.records() if row["why"] == "precheck"]
     assert sum(row["slots"] for row in looks) == 26
 
 
@@ -88,7 +88,7 @@ def test_a_mailbox_that_cannot_be_read_is_a_problem_and_no_call_of_the_agent(mak
     world = make_world(mailbox(box), environ={"MAIL_PASSWORD": "wrong-4711"})
     world.run_until("2026-03-02 10:10")
     error = f"imap {box.plain_host}: [AUTHENTICATIONFAILED] Authentication failed."
-    assert {(row["reason"], row["error"]) for row in world.records()} == {("precheck_failed", error)}
+    assert {(row["why"], row["error"]) for row in world.records()} == {("precheck_failed", error)}
     assert world.calls == []
     (notice,) = [text for _, _, text in world.delivered]
     assert error in notice
@@ -135,7 +135,7 @@ def test_an_answer_that_comes_later_counts_the_news_as_seen_when_it_has_come(mak
         put(world, "a")
         world.run(minutes=30)
         run = world.records()[-1]
-        assert run["outcome"] == "async"
+        assert run["result"] == "async"
         before = world.store.connection.execute("select source_state from entry").fetchone()[0]
         world.request(VerbRequest(ReportResult(text="HEARTBEAT_OK"), run["id"]))
         after = world.store.connection.execute("select source_state from entry").fetchone()[0]
@@ -169,7 +169,7 @@ def test_news_is_shown_again_only_after_the_answer_to_it_has_failed_or_was_not_i
             world.run_until(f"2026-03-02 {until[:2]}:01")
             put(world, name)
             world.run_until(f"2026-03-02 {until}")
-        runs = {name: run["id"] for name, run in zip("ab", world.records(outcome="async"), strict=True)}
+        runs = {name: run["id"] for name, run in zip("ab", world.records(result="async"), strict=True)}
         for name, text in answers.items():
             world.request(VerbRequest(ReportResult(text=text, error=None if text else "it broke"), runs[name]))
         put(world, "c")

@@ -55,10 +55,10 @@ def test_a_day_on_which_the_subscription_is_used_up_from_ten_to_five(make_world:
     world.downtime(minutes=1)  # a new start tries nothing before
     world.run(minutes=6 * 60 - 1)
     assert len([call for call in world.calls if limited[0] < call.at < limited[1] and call.name != "own"]) == 0
-    says = explanation.explain_now(explained_entry(world, "web")).why.says
+    says = explanation.explain_now(explained_entry(world, "web")).overview.says
     assert "account claude: until 2026-03-02 17:00: " in says
     assert SESSION in says
-    assert [row["outcome"] for row in world.records("own")] == ["ok"] * 17, "another account"
+    assert [row["result"] for row in world.records("own")] == ["ok"] * 17, "another account"
     until = {"account_limited_until_timestamp_seconds{claude}": utc("2026-03-02 17:00").timestamp()}
     assert Page(world).series("account_limited_until_timestamp_seconds") == until
     world.run(minutes=2 * 60)
@@ -127,8 +127,8 @@ def test_other_errors_are_no_limit(error: str) -> None:
 def test_an_answer_that_mentions_a_limit_is_an_answer(make_world: MakeWorld, answer: str) -> None:
     world = make_world(CONFIG, scripts={"ops": lambda call: answer})
     world.run(minutes=31)
-    assert [row["outcome"] for row in world.records("ops")] == ["alert", "alert"]
-    assert {row["outcome"] for row in world.records("web")} == {"ok"}
+    assert [row["result"] for row in world.records("ops")] == ["alert", "alert"]
+    assert {row["result"] for row in world.records("web")} == {"ok"}
 
 
 def test_a_fallback_answers_until_the_limit_is_over(make_world: MakeWorld) -> None:
@@ -143,18 +143,18 @@ agents:
     world = make_world(yaml, scripts={"ops": script})
     world.run(minutes=91)
     assert [call.argv[0] for call in world.calls] == ["codex", "backup", "backup", "backup", "backup"]
-    assert {(row["outcome"], row["fallback"]) for row in world.records()} == {("ok", "backup")}
+    assert {(row["result"], row["fallback"]) for row in world.records()} == {("ok", "backup")}
 
 
 def test_another_program_has_its_own_pattern_and_account(make_world: MakeWorld) -> None:
     yaml = CONFIG.replace("argv: [claude, -p]", "argv: [mine], account: team, limit_pattern: 'no credits until (?:.*)'")
     world = make_world(yaml, scripts={"ops": lambda call: failed("", "no credits until resets 12:30pm (UTC)")})
     world.run(minutes=121)
-    assert [(row["outcome"], row["reason"]) for row in world.records("ops")] == [
+    assert [(row["result"], row["why"]) for row in world.records("ops")] == [
         ("failed", "limited"),
         *[("skipped", "breaker_open")] * 4,
     ]
-    assert "account team: until 2026-03-02 12:30" in explanation.explain_now(explained_entry(world)).why.says
+    assert "account team: until 2026-03-02 12:30" in explanation.explain_now(explained_entry(world)).overview.says
 
 
 def test_a_usage_limit_costs_nothing_and_counts_as_no_failure_of_the_agent(make_world: MakeWorld) -> None:
@@ -174,8 +174,8 @@ def test_the_runs_of_an_account_are_spread_before_its_limit(make_world: MakeWorl
     began = sorted(call.at for call in world.calls if call.name != "own")
     assert all(later - earlier >= timedelta(hours=2) for earlier, later in zip(began, began[3:], strict=False))
     assert len(began) == 36
-    skipped = [row for row in world.records() if row["outcome"] == "skipped"]
-    assert {row["reason"] for row in skipped} == {"budget"}
+    skipped = [row for row in world.records() if row["result"] == "skipped"]
+    assert {row["why"] for row in skipped} == {"budget"}
     assert skipped[0]["error"] == "account team: 3 of 3 runs in 2h have begun; until 2026-03-02 10:00 UTC"
 
 
@@ -184,10 +184,10 @@ def test_an_answer_to_a_call_that_began_before_the_limit_does_not_end_it(make_wo
     world = make_world(CONFIG, scripts={"ops": lambda _: failed("You've hit your usage limit. try again in 2 hours")})
     world.durations["web"] = timedelta(minutes=1)
     world.run(minutes=119)
-    assert [row["outcome"] for row in world.records("web")] == ["ok", "skipped", "skipped", "skipped"]
+    assert [row["result"] for row in world.records("web")] == ["ok", "skipped", "skipped", "skipped"]
     assert len([call for call in world.calls if call.name == "ops"]) == 1
     world.run(minutes=60)
-    assert "ok" in [row["outcome"] for row in world.records("web")][4:]
+    assert "ok" in [row["result"] for row in world.records("web")][4:]
 
 
 def test_explain_names_the_time_at_which_each_agent_may_be_called_after_a_limit(make_world: MakeWorld) -> None:
@@ -211,8 +211,8 @@ def test_a_run_without_room_in_its_limits_does_not_start_after_a_crash_either(ma
     world.kill()
     world.boot()
     world.run(minutes=40)
-    assert [(row["outcome"], row["reason"]) for row in world.records("ops")][1:] == [("skipped", "budget")] * 2
-    assert [(row["outcome"], row["reason"]) for row in world.records("own")][1:] == [("skipped", "budget")] * 2
+    assert [(row["result"], row["why"]) for row in world.records("ops")][1:] == [("skipped", "budget")] * 2
+    assert [(row["result"], row["why"]) for row in world.records("own")][1:] == [("skipped", "budget")] * 2
 
 
 def test_a_fallback_answers_while_an_account_has_no_room(make_world: MakeWorld) -> None:
@@ -238,7 +238,7 @@ agents: {{ops: {{runner: {{kind: command, {SPREAD}}}, fallbacks: [{{runner: othe
     world = make_world(yaml)
     world.run(minutes=121)
     assert [call.argv[1] for call in world.calls] == ["-p"] * 4
-    assert [(row["outcome"], row["reason"]) for row in world.records()][3] == ("skipped", "budget")
+    assert [(row["result"], row["why"]) for row in world.records()][3] == ("skipped", "budget")
 
 
 def test_a_run_whose_program_fails_and_whose_fallback_answers_counts_for_the_account(make_world: MakeWorld) -> None:
@@ -275,7 +275,7 @@ def test_of_two_limits_of_an_account_the_one_that_lasts_longer_counts(make_world
     world = make_world(yaml)
     world.run(minutes=31)
     says = "account team: 2 of 2 runs in 4h have begun; until 2026-03-02 12:00 UTC"
-    assert [row["error"] for row in world.records() if row["outcome"] == "skipped"] == [says] * 2
+    assert [row["error"] for row in world.records() if row["result"] == "skipped"] == [says] * 2
 
 
 def test_a_lower_limit_counts_from_the_last_run_that_it_allows(make_world: MakeWorld) -> None:

@@ -36,7 +36,7 @@ def test_cron_wakes_a_heartbeat_and_the_prompt_has_the_reason(make_world: MakeWo
     world.run_until("2026-03-03 03:01")
     woken = world.calls[-1]
     assert world.history("ops")[-1] == "03-03 03:00 cron ok heartbeat_ok"
-    assert "By cron backup, outcome ok" in woken.stdin
+    assert "By cron backup, result ok" in woken.stdin
     assert "copied 12 files" in woken.stdin
 
 
@@ -49,7 +49,7 @@ def test_a_job_failure_at_night_is_in_the_prompt_of_the_first_morning_run(make_w
         "03-03 04:00 interval skipped active_hours x4",
         "03-03 08:00 interval ok heartbeat_ok",
     ]
-    assert "By cron backup, outcome failed" in world.calls[-1].stdin
+    assert "By cron backup, result failed" in world.calls[-1].stdin
 
 
 def test_a_wake_outside_active_hours_is_recorded_once(make_world: MakeWorld) -> None:
@@ -842,7 +842,7 @@ def test_a_wake_that_waits_for_running_jobs_survives_a_crash(make_world: MakeWor
     world.downtime(seconds=5)
     world.run_until("2026-03-03 03:10")
     assert woken_runs(world) == [("03:00:15", ["short", "middle", "long"])]
-    assert "By cron long, outcome abandoned" in world.calls[-1].stdin
+    assert "By cron long, result abandoned" in world.calls[-1].stdin
 
 
 def test_setting_the_clock_back_does_not_prolong_the_wait_for_running_jobs(make_world: MakeWorld) -> None:

@@ -201,7 +201,7 @@ def test_every_place_says_the_same_of_each_cause(tmp_path: Path, capsys: pytest.
             says, folder = why["says"], "agents" if why["kind"] == "heartbeat" else "jobs"
             assert EXPECTED[name] in says, (name, says)
             one = daemon.get(f"/api/v1/explain/{name}", daemon.token).data
-            assert (one["why"], one["says"]) == (why, states[name]["says"])
+            assert (one["overview"], one["says"]) == (why, states[name]["says"])
             assert json.dumps(says) in all_of_today and says in printed("explain", name), (name, says)
             page, command = html.unescape(user.get(f"/page/{folder}/{name}").text), printed("explain", name)
             assert says in page, (name, says)
@@ -296,7 +296,7 @@ def test_one_dead_channel_beside_a_working_one_and_the_output_of_a_job(make_worl
     states = health.read_states([found["ops"]])
     assert [state.label for state in states] == ["undelivered"]
     output = world.records("measure")[-1]
-    cause = cause_of_run("closed", output["outcome"], output["reason"], output["suppression"], output["delivery"]["state"])
+    cause = cause_of_run("closed", output["result"], output["why"], output["delivery"]["state"])
     assert (cause.text, cause.level) == ("ran, message accepted, not delivered and given up", Level.BAD)
 
 

@@ -495,9 +495,8 @@ def _history_line(row: dict[str, Any]) -> str:
     words = [
         row["slot"][5:16].replace("T", " "),
         row["trigger"],
-        row["outcome"] or row["state"],
-        row["reason"],
-        row["suppression"],
+        row["result"] or row["state"],
+        row["why"],
     ]
     if row["slots"] > 1:
         words.append(f"x{row['slots']}")

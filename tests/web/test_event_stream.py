@@ -94,11 +94,10 @@ def test_a_run_with_an_alert_is_started_ended_said_and_delivered(daemon: WebDaem
         "trigger": "interval",
         "attempt": 1,
     }
-    assert {key: ended[key] for key in ("run", "outcome", "reason", "suppression", "finished_at")} == {
+    assert {key: ended[key] for key in ("run", "result", "why", "finished_at")} == {
         "run": run_id,
-        "outcome": "alert",
-        "reason": None,
-        "suppression": None,
+        "result": "alert",
+        "why": None,
         "finished_at": "2026-03-02T08:30:00Z",
     }
     assert said == {"run": run_id, "kind": "heartbeat", "name": "ops"}
@@ -110,7 +109,7 @@ def test_skipped_slots_and_reloads_are_events_and_a_reload_ends_the_stream(daemo
         daemon.ask(VerbRequest(Pause(until=daemon.now.replace(hour=9)))).result(20)
         run(daemon, 90)
         name, data = reader.next()
-        assert (name, data["reason"]) == ("skipped", "paused")
+        assert (name, data["result"], data["why"]) == ("skipped", "skipped", "paused")
         daemon.config.write_text(CONFIG.replace("30m", "45m"))
         assert daemon.post("/-/reload", {}, CHIEF).status == 200
         events = []

@@ -48,7 +48,7 @@ def test_agents_with_problems_come_first(make_world: MakeWorld) -> None:
     world.pause((Kind.HEARTBEAT, "paused"))
     found = states(world)
     assert list(found) == ["fails", "lost", "alerts", "quiet", "off", "paused"]
-    assert {name: (state.label, card(world, name).why.cause) for name, state in found.items()} == {
+    assert {name: (state.label, card(world, name).overview.why) for name, state in found.items()} == {
         "fails": ("failing", "exit"),
         "lost": ("stopped", "checklist_missing"),
         "alerts": ("alert", "log_only"),
@@ -62,9 +62,9 @@ def test_agents_with_problems_come_first(make_world: MakeWorld) -> None:
 
 def test_a_card_says_what_explain_says_of_today(make_world: MakeWorld) -> None:
     world = make_world(f'{YAML}  ops: {{heartbeat: {{active_hours: {{start: "09:40", end: "12:00"}}}}}}\n')
-    assert card(world, "ops").why.says == "outside its active hours 09:40-12:00 (Europe/Berlin); next 10:00"
+    assert card(world, "ops").overview.says == "outside its active hours 09:40-12:00 (Europe/Berlin); next 10:00"
     world.run(hours=5)
-    assert card(world, "ops").why.says == "4 answers not sent: nothing needs attention"
+    assert card(world, "ops").overview.says == "4 answers not sent: nothing needs attention"
     assert states(world)["ops"].groups == {Group.QUIET}
 
 
@@ -133,4 +133,4 @@ def test_held_back_messages_are_off(make_world: MakeWorld) -> None:
     world = make_world(f"{YAML}  ops: {{}}\n")
     world.run(minutes=31)
     world.request(VerbRequest(Mute(), (Kind.HEARTBEAT, "ops")))
-    assert (card(world, "ops").why.cause, states(world)["ops"].groups) == ("muted", frozenset({Group.OFF}))
+    assert (card(world, "ops").overview.why, states(world)["ops"].groups) == ("muted", frozenset({Group.OFF}))

@@ -254,5 +254,5 @@ def test_the_models_have_the_keys_of_explanations_with_changes_and_problems(full
     assert (facts["ops", "open"], facts["ops", "changed"], facts["web", "wakes"]) == ("critical", "changed", "paused")
     overview = full.get("/api/v1/explain", CHIEF).data
     assert overview["changes"][0]["lines"] == full.get("/api/v1/status", CHIEF).data["reload"]["last"]["lines"]
-    causes = {entry["name"]: entry["cause"] for entry in overview["entries"]}
+    causes = {entry["name"]: entry["why"] for entry in overview["entries"]}
     assert causes == {"ops": "muted", "web": "paused", "measure": "paused"}

@@ -62,9 +62,8 @@ def test_each_entry_is_listed_with_its_state_its_next_time_and_its_last_run(make
             "slots": 1,
             "trigger": "interval",
             "state": "closed",
-            "outcome": "alert",
-            "reason": None,
-            "suppression": None,
+            "result": "alert",
+            "why": None,
             "started_at": "2026-03-02T08:00:00Z",
             "finished_at": "2026-03-02T08:00:00Z",
             "error": None,
@@ -103,14 +102,14 @@ def test_the_last_run_is_the_newest_row_also_when_it_is_a_skip(make_world: MakeW
     world.downtime(hours=3, minutes=15)
     world.run(minutes=1)
     last = entry(world, "ops")["last_run"]
-    assert (last["outcome"], last["reason"], last["slots"]) == ("skipped", "missed", 6)
+    assert (last["result"], last["why"], last["slots"]) == ("skipped", "missed", 6)
 
 
 def test_a_run_in_progress_has_no_outcome_yet(make_world: MakeWorld) -> None:
     world = make_world(CONFIG, scripts={"ops": lambda call: Delayed("HEARTBEAT_OK", timedelta(minutes=2))})
     world.run(minutes=1)
     last = entry(world, "ops")["last_run"]
-    assert (last["state"], last["outcome"]) == ("running", None)
+    assert (last["state"], last["result"]) == ("running", None)
     assert snapshot(world)["queue"]["running"] == 1
 
 
@@ -120,7 +119,7 @@ def test_a_run_that_waits_for_another_attempt_is_shown_as_waiting(make_world: Ma
     world.engine.tick(world.clock.read())
     assert snapshot(world)["queue"]["retrying"] == 1
     last = entry(world, "ops")["last_run"]
-    assert (last["state"], last["outcome"], last["reason"]) == ("waiting", None, "exit")
+    assert (last["state"], last["result"], last["why"]) == ("waiting", None, "exit")
 
 
 @pytest.mark.parametrize("until", [None, "2026-03-02 12:00"])
@@ -211,7 +210,7 @@ def test_a_wake_is_shown_with_the_run_that_took_it(make_world: MakeWorld) -> Non
     world.settle()
     shown = status_data.read_wake(world.store.connection, wake, world.clock.now)
     assert shown is not None
-    assert (shown.state, shown.run and shown.run.trigger, shown.run and shown.run.outcome) == ("ended", "api", "ok")
+    assert (shown.state, shown.run and shown.run.trigger, shown.run and shown.run.result) == ("ended", "api", "ok")
     assert status_data.read_wake(world.store.connection, wake + 1, world.clock.now) is None
 
 

@@ -61,7 +61,7 @@ def test_a_firing_alert_starts_a_run_with_the_alert_in_its_prompt(daemon: WebDae
     reply = daemon.post(WAKE, notification(alert()), WAKER)
     assert (reply.status, list(reply.data)) == (200, ["says", "wake"])
     (run,) = [row for row in daemon.do(lambda: daemon.world.records("ops")) if row["trigger"] == "webhook"]
-    assert run["outcome"] == "alert"
+    assert run["result"] == "alert"
     prompt = daemon.world.calls[-1].stdin
     assert 'By webhook heartbeatd {}:{alertname="DiskFull"}:\n<data-' in prompt
     assert (

@@ -16,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from test_story_explain import fact_of
 from web_daemon import CONFIG, TEXT, TOKENS, WebDaemon
 
+from heartbeatd.operations import FORMER_KEYS
 from heartbeatd.verbs import Wake
 from scheduler.engine.effects import Sender, VerbRequest
 from scheduler.model.outcome import Kind
@@ -53,7 +54,7 @@ def test_agents_and_jobs_are_listed_separately(still: WebDaemon) -> None:
 
 def test_one_agent_can_be_requested(still: WebDaemon) -> None:
     agent = still.get("/api/v1/agents/ops", READER).data
-    assert (agent["name"], agent["last_run"]["outcome"]) == ("ops", "alert")
+    assert (agent["name"], agent["last_run"]["result"]) == ("ops", "alert")
 
 
 def test_the_plan_lists_the_runs_of_the_entries_that_the_caller_may_access(still: WebDaemon) -> None:
@@ -85,7 +86,7 @@ def test_an_entry_is_explained_now_at_an_instant_and_over_a_day(still: WebDaemon
     at = still.get("/api/v1/explain/ops?at=2026-03-02T08:10:00Z", OPSMAN).data
     assert (fact_of(at, "planned")["at"], fact_of(at, "following")["code"]) == ("2026-03-02T08:00:00Z", "to_come")
     on = still.get("/api/v1/explain/measure?on=2026-03-02&kind=cron", READER).data
-    assert (on["slots"], [each["cause"] for each in on["totals"]]) == (2, ["to_come"])
+    assert (on["slots"], [each["result"] for each in on["totals"]]) == (2, ["to_come"])
     now_is = f"{still.world.clock.now:%Y-%m-%dT%H:%M:%SZ}"
     assert still.get(f"/api/v1/explain/ops?since={now_is}", READER).status == 400, "no time has passed since"
     since = still.get("/api/v1/explain/ops?since=2026-03-02T07:45:00Z", READER).data
@@ -151,8 +152,8 @@ def test_runs_are_returned_newest_first(still: WebDaemon) -> None:
     [
         ("kind=agent&name=web", ["web"]),
         ("kind=cron", []),
-        ("outcome=alert", ["ops"]),
-        ("reason=missed", []),
+        ("result=alert", ["ops"]),
+        ("why=missed", []),
         ("limit=1", ["web"]),
         ("since=2026-03-02T08:00:00Z&name=ops", ["ops"]),
         ("since=2026-03-02T09:00:00%2B01:00&until=2026-03-02T08:00:01Z&name=ops", ["ops"]),
@@ -166,6 +167,12 @@ def test_runs_can_be_filtered_by_query(still: WebDaemon, query: str, names: list
 def test_an_unknown_key_of_a_query_is_rejected(still: WebDaemon) -> None:
     reply = still.get("/api/v1/runs?nme=ops", READER)
     assert (reply.status, reply.code) == (400, "bad_request")
+
+
+def test_a_former_key_of_a_query_names_the_new_one(still: WebDaemon) -> None:
+    for former, name in FORMER_KEYS.items():
+        reply = still.get(f"/api/v1/runs?{former}=ok", READER)
+        assert (reply.status, reply.data["error"]["message"]) == (400, f"{former!r} is now {name!r}")
 
 
 def test_metrics_need_no_token_and_contain_no_text(still: WebDaemon) -> None:
@@ -183,7 +190,7 @@ def test_health_needs_no_token(still: WebDaemon) -> None:
 def test_a_wake_can_be_followed_to_its_run(daemon: WebDaemon) -> None:
     wake = daemon.post("/api/v1/agents/web/wake", {"text": "look again"}, CHIEF).data["wake"]
     progress = daemon.get(f"/api/v1/wakes/{wake}", CHIEF).data
-    assert (progress["state"], progress["source"], progress["name"], progress["run"]["outcome"]) == ("ended", "api", "web", "ok")
+    assert (progress["state"], progress["source"], progress["name"], progress["run"]["result"]) == ("ended", "api", "web", "ok")
     assert "look again" in daemon.world.calls[-1].stdin
 
 
@@ -249,7 +256,7 @@ def test_a_token_with_too_many_wakes_gets_429_and_others_do_not(daemon: WebDaemo
     assert daemon.post("/api/v1/agents/ops/wake", {}, daemon.token, X_Heartbeatd_Source="cli").status == 200
     daemon.post("/api/v1/agents/ops/resume", {}, CHIEF)
     daemon.do(lambda: daemon.world.run(minutes=31))
-    run = daemon.get("/api/v1/runs?name=ops&outcome=alert&limit=1", CHIEF).data["runs"][0]
+    run = daemon.get("/api/v1/runs?name=ops&result=alert&limit=1", CHIEF).data["runs"][0]
     shown = daemon.get(f"/api/v1/runs/{run['id']}", CHIEF).data["wakes"]
     assert len(shown) == 1002
     assert {len(wake["text"]) for wake in shown if wake["source"] == "webhook"} == {4000}
@@ -282,7 +289,7 @@ def test_an_agent_cannot_wake_itself_from_within_its_run(daemon: WebDaemon) -> N
 def test_a_job_runs_on_request(daemon: WebDaemon) -> None:
     wake = daemon.post("/api/v1/cron/measure/run", {}, CHIEF).data["wake"]
     run = daemon.get(f"/api/v1/wakes/{wake}", CHIEF).data["run"]
-    assert (run["kind"], run["trigger"], run["outcome"]) == ("cron", "api", "ok")
+    assert (run["kind"], run["trigger"], run["result"]) == ("cron", "api", "ok")
 
 
 def unanswered(daemon: WebDaemon, name: str) -> int:
@@ -569,7 +576,7 @@ def test_an_agent_does_not_run_while_its_lane_is_held(daemon: WebDaemon) -> None
     daemon.send("PUT", BUSY, {"id": "chat", "for": "2h"}, CHIEF)
     daemon.do(lambda: daemon.world.run(minutes=65))
     rows = daemon.get("/api/v1/runs?name=ops", READER).data["runs"]
-    assert [(row["state"], row["reason"]) for row in rows] == [("waiting", "busy"), ("closed", "busy"), ("closed", None)]
+    assert [(row["state"], row["why"]) for row in rows] == [("waiting", "busy"), ("closed", "busy"), ("closed", None)]
 
 
 def test_a_late_result_may_have_findings(daemon: WebDaemon) -> None:
@@ -580,7 +587,7 @@ def test_a_late_result_may_have_findings(daemon: WebDaemon) -> None:
     run = daemon.get(f"/api/v1/runs/{reply.data['run']}", OPSMAN).data
     (message,) = [text for _, _, text in daemon.world.delivered if "torn" in text]
     assert brief(message) == '[tape] CRITICAL: torn\n\nThe week.\n{"title": "Dust"}'
-    assert (run["outcome"], run["text"]) == ("alert", 'The week.\n{"title": "Dust"}\n[tape!] torn')
+    assert (run["result"], run["text"]) == ("alert", 'The week.\n{"title": "Dust"}\n[tape!] torn')
 
 
 @pytest.mark.parametrize("found", [{}, "none", 3, [None], [{}], ["\ud800"] * 3])

@@ -95,7 +95,7 @@ def test_a_run_in_progress_is_cancelled(daemon: WebDaemon) -> None:
     assert daemon.post(f"/api/v1/runs/{run['id']}/cancel", {}, CHIEF).data["ended"] is False
     daemon.do(lambda: daemon.world.run(seconds=1))
     ended = daemon.get(f"/api/v1/runs/{run['id']}", READER).data
-    assert (ended["outcome"], ended["reason"]) == ("abandoned", "cancelled")
+    assert (ended["result"], ended["why"]) == ("abandoned", "cancelled")
     again = daemon.post(f"/api/v1/runs/{run['id']}/cancel", {}, CHIEF)
     assert (again.status, again.data["error"]["message"]) == (409, f"run {run['id']} has already ended: abandoned")
     assert daemon.post("/api/v1/runs/99/cancel", {}, CHIEF).status == 404

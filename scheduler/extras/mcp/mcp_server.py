@@ -238,7 +238,7 @@ TOOLS = (
     Tool(
         "logs",
         "list_runs",
-        "Show the latest runs and skips of an agent, newest first, with outcome, reason, text and cost.",
+        "Show the latest runs and skips of an agent, newest first, with result, why, text and cost.",
         keys=(),
         properties={"limit": {"type": "integer", "minimum": 1, "maximum": MAX_RUNS, "description": "how many; default 10"}},
         call=_logs,

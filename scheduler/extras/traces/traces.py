@@ -212,16 +212,15 @@ class AttemptTrace(Span):
         paid = [cost for cost in costs if cost is not None]
         self.set_attributes(
             {
-                "heartbeatd.run.outcome": result.outcome.value,
-                "heartbeatd.run.reason": result.reason.value if result.reason else None,
-                "heartbeatd.run.suppression": result.suppression.value if result.suppression else None,
+                "heartbeatd.run.result": result.outcome.value,
+                "heartbeatd.run.why": result.why and result.why.value,
                 "gen_ai.response.model": result.model_used,
                 **(_usage_attributes(sum(known, start=Tokens())) if known else {}),
                 "heartbeatd.cost_usd": sum(paid) if paid and len(paid) == len(costs) else None,
             }
         )
         if result.outcome in FAILURES:
-            self.set_error(result.reason.value if result.reason else result.outcome.value)
+            self.set_error((result.reason or result.outcome).value)
 
 
 class ModelCallSpan(Span):

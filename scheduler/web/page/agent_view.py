@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 
 from starlette.concurrency import run_in_threadpool
 
-from heartbeatd.answers import CountedCause, ExplanationOn, RunRecord
+from heartbeatd.answers import CountedResult, ExplanationOn, RunRecord
 from heartbeatd.operations import Endpoint
 from heartbeatd.questions import GetRun, ListRuns
 from scheduler.engine.inbox import Refused
@@ -76,9 +76,10 @@ class DrawnDay:
     explained: ExplanationOn
 
     @staticmethod
-    def colour(cause: CountedCause) -> str:
-        """The colour of a cause of `explained`."""
-        return colour_of_level(SlotCause(cause.cause, cause.detail).level)
+    def colour(counted: CountedResult) -> str:
+        """The colour of a result of `explained`."""
+        code = counted.why if counted.result == Outcome.SKIPPED else counted.result
+        return colour_of_level(SlotCause(code or counted.result, counted.why).level)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,18 +94,18 @@ class ShownRun:
 
     @property
     def was_skipped(self) -> bool:
-        return bool(self.data.outcome == Outcome.SKIPPED)
+        return bool(self.data.result == Outcome.SKIPPED)
 
     @property
     def preview(self) -> str:
         """The first line of an alert or of an error; empty for an answer that says nothing."""
-        text = self.data.error or ("" if self.data.outcome == Outcome.OK else self.data.text) or ""
+        text = self.data.error or ("" if self.data.result == Outcome.OK else self.data.text) or ""
         return str(text.strip().partition("\n")[0])
 
     @property
     def likeness(self) -> tuple[str, str | None] | None:
         """What equal runs have in common; None if the run is unlike all others. Only texts of errors count."""
-        is_open, is_alert = self.data.state != "closed", self.data.outcome == Outcome.ALERT
+        is_open, is_alert = self.data.state != "closed", self.data.result == Outcome.ALERT
         return None if is_open or is_alert or self.undelivered else (self.says, self.data.error)
 
     @property
@@ -275,8 +276,7 @@ def fold_runs(runs: Sequence[ShownRun]) -> list[tuple[ShownRun, list[ShownRun]]]
 
 def shown_run(run: RunRecord) -> ShownRun:
     """A run record of the API, to be shown."""
-    outcome = run.outcome or run.state
-    cause = slot_history.cause_of_run(run.state, outcome, run.reason, run.suppression, run.delivery.state)
+    cause = slot_history.cause_of_run(run.state, run.result, run.why, run.delivery.state)
     begin, end = run.started_at, run.finished_at
     whole = sum(part.tokens for part in run.prompt_parts)
     parts = tuple(

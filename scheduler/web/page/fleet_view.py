@@ -58,13 +58,13 @@ SHOWN: dict[str, str] = (
 
 @dataclass(frozen=True, slots=True)
 class AgentCard:
-    """All that a card shows. `why` is what the overview says of today, and `quiet` what else keeps the agent quiet.
+    """All that a card shows. `overview` is that of today, and `quiet` what else keeps the agent quiet.
 
     `slots` are the latest levels, the oldest first.
     """
 
     state: EntryHealth
-    why: EntryOverview
+    overview: EntryOverview
     model: str
     channels: tuple[str, ...]
     quiet: tuple[str, ...]
@@ -201,5 +201,5 @@ def _searched_text(state: EntryHealth, settings: Settings) -> str:
     heartbeat = settings.heartbeats.get(state.name)
     more: Iterable[str] = () if heartbeat is None else (model_or_runner(heartbeat), *heartbeat.deliver)
     last = state.entry.last_run
-    words = (last.outcome, last.reason, last.suppression) if last else ()
+    words = (last.result, last.why) if last else ()
     return " ".join((state.name, state.label, *filter(None, words), *more)).casefold()

@@ -21,7 +21,8 @@ from heartbeat.words import escape_control, format_count, format_duration, forma
 from heartbeatd.answers import LastRun, RunRecord, UsedLimit
 from heartbeatd.operations import Concern, Endpoint, keys_of
 from heartbeatd.verbs import VERB_ENDPOINTS, Verb
-from scheduler.insight.reason_texts import SlotCause, breaker_text, ending_text, prompt_part_text
+from scheduler.insight.reason_texts import breaker_text, ending_text, prompt_part_text
+from scheduler.insight.slot_history import cause_of_run
 from scheduler.model.levels import Level, level_of
 from scheduler.model.outcome import Outcome
 from scheduler.store.outbox import hold_text
@@ -117,7 +118,7 @@ def _environment() -> Environment:
         "hold": hold_text,
         "breaker": breaker_text,
         "ending": ending_text,
-        "reason": reason_text,
+        "cause": cause_text,
         "prompt_part": prompt_part_text,
         "colour": colour_of_word,
         "run_colour": colour_of_run,
@@ -177,9 +178,9 @@ def share_of_limit(limit: UsedLimit) -> float:
     return round(min(1.0, limit.used / limit.of), 3) if limit.of else 1.0
 
 
-def reason_text(reason: str | None) -> str | None:
-    """Why a run failed or was skipped, in words; None for None."""
-    return None if reason is None else SlotCause(reason).text
+def cause_text(run: LastRun) -> str:
+    """The result of a run and why, in words."""
+    return cause_of_run(run.state, run.result, run.why, run.delivery).text
 
 
 def quick_ends(now: datetime, zone: ZoneInfo) -> list[tuple[str, str, str]]:
@@ -205,10 +206,8 @@ def colour_of_word(word: str | None) -> str:
 
 
 def colour_of_run(run: RunRecord | LastRun) -> str:
-    """The class of a run as the API returns it: of its outcome, of the reason if it was skipped, or of its state."""
-    if run.outcome == Outcome.SKIPPED:
-        return colour_of_word(str(run.reason))
-    return colour_of_word(str(run.outcome or run.state))
+    """The class of a run as the API returns it: of its result, of `why` if it was skipped, or of its state."""
+    return colour_of_word(run.why if run.result == Outcome.SKIPPED else run.result or run.state)
 
 
 # --- forms that send a verb -------------------------------------------------------------------------------------------

@@ -176,7 +176,7 @@ def test_the_message_that_a_job_is_paused_has_a_button_to_resume_it(chat: Chat) 
     assert chat.press("Resume", paused) == "cron/backup is resumed"
     assert world.events_of(PauseChanged)[-1].by == "anna on phone"
     world.run(hours=1)
-    assert [row["outcome"] for row in world.records("backup")][-3:] == ["failed", "failed", "ok"]
+    assert [row["result"] for row in world.records("backup")][-3:] == ["failed", "failed", "ok"]
     assert chat.press("Resume", paused) == "This button was used before."
 
 

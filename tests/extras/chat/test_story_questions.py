@@ -93,7 +93,7 @@ def state_of(world: World, number: int) -> str:
 def outcome(world: World, name: str = "deploy") -> str | None:
     """The outcome of the last run; None while it is in progress."""
     last = world.records(name)[-1]
-    return last["outcome"] if last["state"] == "closed" else None
+    return last["result"] if last["state"] == "closed" else None
 
 
 def refusal(world: World, **sent: Any) -> str:
@@ -117,7 +117,7 @@ def test_a_day_of_questions(chat: Chat) -> None:
     world.run(minutes=20)
     assert outcome(world) is None
     assert (
-        explanation.explain_now(explained_entry(world, "deploy")).why.says
+        explanation.explain_now(explained_entry(world, "deploy")).overview.says
         == "has waited for a person to answer since 08:00: Deploy 2.31?"
     )
     assert [each.text for each in read_status(world.store.connection, world.clock.now).questions] == ["Deploy 2.31?"]
@@ -164,7 +164,7 @@ def test_a_reply_with_one_of_the_answers_is_an_answer_and_any_other_is_rejected(
 def test_several_questions_wait_at_once_and_the_time_stops_until_the_last_is_answered(chat: Chat) -> None:
     world = chat.world
     first, second = ask(world), ask(world, "Tell the customers?", options="yes,no,later")
-    explained = explanation.explain_now(explained_entry(world, "deploy")).why.says
+    explained = explanation.explain_now(explained_entry(world, "deploy")).overview.says
     assert explained == "has waited for a person to answer since 08:00: Deploy 2.31?"
     world.run(minutes=10)
     assert answer(world, first.id, "YES") == f"question {first.id} of run {first.run}: yes, by command"
@@ -354,9 +354,9 @@ def test_the_time_for_a_result_that_comes_later_stops_too(make_world: MakeWorld,
         world.run(minutes=20)
         answer(world, each.id, "yes")
     world.run(minutes=48)
-    assert [each["outcome"] for each in world.records("ops")] == ["async"]
+    assert [each["result"] for each in world.records("ops")] == ["async"]
     world.run(minutes=4)
-    assert [each["outcome"] for each in world.records("ops")] == ["async", "failed"]
+    assert [each["result"] for each in world.records("ops")] == ["async", "failed"]
 
 
 def test_a_change_of_the_clock_does_not_shorten_a_wait(chat: Chat) -> None:
@@ -435,7 +435,7 @@ def test_a_command_of_a_running_daemon_waits_for_its_answer(daemon: Begin, phone
     assert running.runs()[0]["questions"][0]["state"] == "open"
     phone.press(phone.buttons()[answer])
     running.wait_until(lambda: f"{answer}\nexit code {code}" in phone.texts)
-    assert running.runs()[0]["outcome"] == "ok"
+    assert running.runs()[0]["result"] == "ok"
 
 
 AGENT = """\

@@ -41,7 +41,7 @@ def test_on_a_full_disk_of_the_postgresql_server_nothing_runs_and_afterwards_eve
                 it.wait_until(lambda: it.readiness()[0] == 200)
                 it.wait_until(lambda: len(did(it)) > len(before) + 2)
                 assert max(Counter(did(it)).values()) == 1
-                assert it.runs("tick", "--outcome", "skipped")
+                assert it.runs("tick", "--result", "skipped")
                 assert slots_without_a_row(it.runs("tick"), every=1) == 0
                 assert slots_without_a_row(it.runs("ops"), every=2) == 0
                 assert it.stop() == 0

@@ -612,8 +612,8 @@ def test_a_commit_whose_answer_is_lost_neither_loses_nor_doubles_anything(
     # A slow server may take hours of the virtual clock to answer: then slots are missed, but recorded.
     records = world.records("ops")
     assert sum(record["slots"] for record in records) == 13
-    assert {record["outcome"] for record in records} <= {"alert", "skipped"}
-    assert len(world.calls) == sum(record["outcome"] == "alert" for record in records) > 0
+    assert {record["result"] for record in records} <= {"alert", "skipped"}
+    assert len(world.calls) == sum(record["result"] == "alert" for record in records) > 0
     # The daemon may report the slow server, too.
     alerts = [text for _, _, text in world.delivered if text.startswith("Disk full")]
     assert alerts == [f"Disk full at {call.at:%H:%M}." for call in world.calls]

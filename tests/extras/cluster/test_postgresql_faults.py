@@ -51,7 +51,7 @@ def check_nothing_lost(world: World, slots: int) -> None:
     assert world.engine.health.problem is None
     records = world.records("ops")
     assert sum(record["slots"] for record in records) == slots
-    assert [record["outcome"] for record in records] == ["alert"] * slots
+    assert [record["result"] for record in records] == ["alert"] * slots
     assert [text for _, _, text in world.delivered] == [f"Disk full at {call.at:%H:%M}." for call in world.calls]
     assert len(world.calls) == slots
 

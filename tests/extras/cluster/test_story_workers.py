@@ -166,7 +166,7 @@ def test_the_run_record_names_the_worker_of_the_last_attempt(make_world: MakeWor
     world.engine.tick(world.clock.read())
     world.runs.worker = "w2"
     world.run(minutes=1)
-    assert [(row["outcome"], row["attempt"], row["worker"]) for row in world.records()] == [("ok", 2, "w2")]
+    assert [(row["result"], row["attempt"], row["worker"]) for row in world.records()] == [("ok", 2, "w2")]
     assert [event.worker for event in world.events_of(RunClosed)] == ["w2"]
 
 

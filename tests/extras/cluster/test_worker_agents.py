@@ -89,7 +89,7 @@ def test_an_attempt_on_a_worker_has_the_spans_of_one_on_the_daemon(ended: Ended)
     chats = [span for span in ended.collector.spans() if span.name == "chat claude-tooled"]
     assert [(span.trace, span.parent) for span in chats] == [(beat.trace, beat.id)] * 2
     assert ended.collector.span("execute_tool disk__free").parent == chats[0].id
-    assert (beat.attributes["heartbeatd.worker"], beat.attributes["heartbeatd.run.outcome"]) == ("b-1", "alert")
+    assert (beat.attributes["heartbeatd.worker"], beat.attributes["heartbeatd.run.result"]) == ("b-1", "alert")
 
 
 def test_the_span_of_an_attempt_is_below_a_span_of_its_scheduler(ended: Ended) -> None:

@@ -45,7 +45,7 @@ def test_claw0_each_check_can_be_previewed(make_world: MakeWorld, capsys: pytest
     world.run(minutes=1)
     assert main(["explain", "ops", "-c", str(world.config), "--format", "json"]) == 0
     now = json.loads(capsys.readouterr().out)["now"]
-    assert (now["would_run"], now["reason"]) == (False, "checklist_empty")
+    assert (now["would_run"], now["why"]) == (False, "checklist_empty")
     assert [gate["gate"] for gate in now["gates"] if gate["stands_in_the_way"]] == ["checklist_empty", "not_shown"]
 
 
@@ -128,7 +128,7 @@ def test_picoclaw_the_tools_used_are_recorded(make_world: MakeWorld) -> None:
     )
     world.run(minutes=31)
     tools = [{"name": "ssh", "count": 1, "duration_ms": 1250}, {"name": "df", "count": 1, "duration_ms": None}]
-    assert [(row["outcome"], row["tool_calls"]) for row in world.records()] == [("alert", tools), ("failed", tools)]
+    assert [(row["result"], row["tool_calls"]) for row in world.records()] == [("alert", tools), ("failed", tools)]
 
 
 @row("MisterMorph", 1)

@@ -63,7 +63,7 @@ def test_five_turns_cost_less_than_half(make_world: MakeWorld, disk: ToolServer,
         world.run(minutes=1)
         first = ratio(model.bills.pop("ops"))
         world.run(hours=4)
-        assert [row["outcome"] for row in world.records()] == ["ok"] * 3
+        assert [row["result"] for row in world.records()] == ["ok"] * 3
     assert first == pytest.approx(1)  # nothing is known of its turns yet
     assert ratio(model.bills["ops"]) <= 0.46
     assert model.marks[-5:] == [["5m"], ["5m", "5m"], ["5m", "5m"], ["5m", "5m"], ["5m"]]

@@ -74,7 +74,7 @@ def test_the_run_record_has_every_call_of_a_tool_and_the_cost_of_every_turn(make
         world = make(server)
         world.run(minutes=1)
     row = world.records()[0]
-    assert (row["outcome"], row["text"]) == ("alert", "ALERT: / is nearly full")
+    assert (row["result"], row["text"]) == ("alert", "ALERT: / is nearly full")
     assert [text for _, _, text in world.delivered] == ["ALERT: / is nearly full"]
     (call,) = row["tool_calls"]
     assert call.pop("duration_ms") >= 0
@@ -102,7 +102,7 @@ def test_a_run_stopped_at_max_turns_fails_and_is_charged(make: MakeTooled) -> No
         world.run(minutes=1)
         assert len(server.requests) == 2
     row = world.records()[0]
-    assert (row["outcome"], row["reason"]) == ("failed", "tool_use")
+    assert (row["result"], row["why"]) == ("failed", "tool_use")
     assert row["error"].endswith("the model asked for tools in its last turn, and wrote no text (max_turns: 2)")
     assert row["charged"]["usd"] == pytest.approx(2 * ONE_CALL)
 
@@ -115,9 +115,9 @@ def test_the_budget_of_a_run_stops_the_turns_before_it_is_exceeded(make: MakeToo
         turns = len(server.requests)
     row = world.records()[0]
     assert 1 <= turns < 10
-    assert (row["outcome"], row["charged"]["usd"]) == ("failed", pytest.approx(turns * ONE_CALL))
+    assert (row["result"], row["charged"]["usd"]) == ("failed", pytest.approx(turns * ONE_CALL))
     assert row["charged"]["usd"] <= 0.016
-    assert server.requests[-1].json["tool_choice"] == {"type": "tool", "name": "report_findings"} or row["reason"] == "too_large"
+    assert server.requests[-1].json["tool_choice"] == {"type": "tool", "name": "report_findings"} or row["why"] == "too_large"
 
 
 def test_when_a_model_is_asked_again_its_tools_have_only_what_its_first_answer_has_left_of_the_budget(make: MakeTooled) -> None:
@@ -215,7 +215,7 @@ def test_an_attempt_that_only_read_is_retried_and_all_its_calls_are_recorded(mak
         world = make(server)
         world.run(minutes=1)
     row = world.records()[0]
-    assert (row["outcome"], row["attempt"]) == ("ok", 2)
+    assert (row["result"], row["attempt"]) == ("ok", 2)
     assert [call["name"] for call in row["tool_calls"]] == ["disk__free"] * 2
     assert [event.result for event in world.events_of(ProviderCalled)] == ["ok", "overloaded", "ok", "ok"]
 
@@ -227,7 +227,7 @@ def test_an_attempt_that_may_have_changed_something_is_not_retried(make: MakeToo
         assert len(server.requests) == 2
     assert disk.cleaned == ["/tmp"]
     row = world.records()[0]
-    assert (row["outcome"], row["reason"], row["attempt"]) == ("failed", "overloaded", 1)
+    assert (row["result"], row["why"], row["attempt"]) == ("failed", "overloaded", 1)
     assert row["error"].endswith("; not tried again, because the tool disk__clean may have changed something")
 
 
@@ -246,7 +246,7 @@ def test_a_fallback_answers_unless_a_tool_may_have_changed_something_before(
         world = make(server, allow=allow, more=more, fallbacks="[claude-sonnet-5]", retries="0")
         world.run(minutes=1)
     row = world.records()[0]
-    assert (row["outcome"], row["fallback"]) == (outcome, "claude-sonnet-5" if outcome == "ok" else None)
+    assert (row["result"], row["fallback"]) == (outcome, "claude-sonnet-5" if outcome == "ok" else None)
 
 
 def test_a_server_that_cannot_be_reached_fails_the_run_and_costs_nothing(make: MakeTooled) -> None:
@@ -255,7 +255,7 @@ def test_a_server_that_cannot_be_reached_fails_the_run_and_costs_nothing(make: M
         world.run(minutes=1)
         assert server.requests == []
     row = world.records()[0]
-    assert (row["outcome"], row["reason"], row["charged"]["usd"]) == ("failed", "bad_request", 0.0)
+    assert (row["result"], row["why"], row["charged"]["usd"]) == ("failed", "bad_request", 0.0)
     assert row["error"].startswith("server disk of the tools: it has no tool no-such-tool; its tools are: free, clean")
     assert world.events_of(ProviderCalled) == []
 

@@ -220,7 +220,7 @@ def test_an_attempt_is_a_span_with_its_run_and_outcome(traced: Traced) -> None:
         "heartbeatd.run.trigger": record["trigger"],
         "heartbeatd.run.attempt": 1,
         "heartbeatd.run.slot": record["slot"],
-        "heartbeatd.run.outcome": "alert",
+        "heartbeatd.run.result": "alert",
         "heartbeatd.cost_usd": 0.25,
     }
 
@@ -283,8 +283,8 @@ def test_a_refused_call_has_the_class_of_its_error_without_its_text(traced: Trac
     beat, chat = traced.collector.span("invoke_agent refused"), traced.collector.span("chat claude-refused")
     assert beat.has_failed
     assert chat.has_failed
-    assert beat.attributes["heartbeatd.run.outcome"] == "failed"
-    assert beat.attributes["error.type"] == beat.attributes["heartbeatd.run.reason"] == chat.attributes["error.type"] == "auth"
+    assert beat.attributes["heartbeatd.run.result"] == "failed"
+    assert beat.attributes["error.type"] == beat.attributes["heartbeatd.run.why"] == chat.attributes["error.type"] == "auth"
     assert chat.attributes["http.response.status_code"] == 401
 
 
@@ -292,12 +292,12 @@ def test_commands_of_jobs_and_prechecks_get_the_traceparent_too(traced: Traced) 
     assert traced.collector.span("cron measure").is_named_by((traced.folder / "measure").read_text())
     spared = traced.collector.span("invoke_agent spared")
     assert spared.is_named_by((traced.folder / "precheck").read_text())
-    assert (spared.attributes["heartbeatd.run.outcome"], spared.has_failed) == ("skipped", False)
+    assert (spared.attributes["heartbeatd.run.result"], spared.has_failed) == ("skipped", False)
     assert traced.collector.span("cron broken").attributes["error.type"] == "exit"
 
 
 def test_a_run_that_is_skipped_before_anything_is_started_has_no_span(traced: Traced) -> None:
-    assert traced.record("idle")["outcome"] == "skipped"
+    assert traced.record("idle")["result"] == "skipped"
     assert not [span for span in traced.collector.spans() if "idle" in span.name]
 
 
@@ -329,7 +329,7 @@ def test_a_collector_that_does_not_answer_delays_neither_runs_nor_the_end(tmp_pa
         yaml = f"{SMALL.format(traces='true')}cron:\n{jobs}limits: {{min_interval: 1s}}\n"
         daemon = Equipped(tmp_path, yaml, environ)
         for _ in range(2):
-            daemon.expect("run id=.* name=job3 .*outcome=ok")
+            daemon.expect("run id=.* name=job3 .*result=ok")
         assert daemon.stop() == 0
         assert [line for line in daemon.log if "traces" in line and "Queue full" in line]
         assert len([line for line in daemon.log if "WARNING traces" in line]) == 1
@@ -349,7 +349,7 @@ def test_runs_do_not_depend_on_the_traces(tmp_path: Path, variables: dict[str, s
     with Collector() as collector:
         ended = run_once(tmp_path, SMALL.format(traces="true"), environment(tmp_path, collector.url, **variables))
         assert ended.returncode == 0
-        assert "outcome=ok" in ended.stderr
+        assert "result=ok" in ended.stderr
         assert len(re.findall(" traces ", ended.stderr.replace("INFO traces endpoint", ""))) == 1
         assert re.search(expected, ended.stderr), ended.stderr
         assert "Traceback" not in ended.stderr
@@ -394,7 +394,7 @@ def test_without_the_extra_check_names_it_and_the_daemon_runs(tmp_path: Path) ->
     assert ended.returncode == 0
     assert missing in ended.stderr
     assert "WARNING traces problem=" in ended.stderr
-    assert "outcome=ok" in ended.stderr
+    assert "result=ok" in ended.stderr
 
 
 @pytest.mark.parametrize(

@@ -89,7 +89,7 @@
       if (!each.dataset.liveKey || !key || each.dataset.liveKey === key) refresh(each);
     }
     if (name === "said") report(`${data.name} has sent an alert.`);
-    if (name === "ended" && (data.outcome === "failed" || data.outcome === "timeout")) report(`${data.name}: ${data.outcome}.`);
+    if (name === "ended" && (data.result === "failed" || data.result === "timeout")) report(`${data.name}: ${data.result}.`);
     if (name === "reloaded") report("A new config is active.");
   }
 
