@@ -377,7 +377,7 @@ def test_an_older_database_can_be_read_before_the_daemon_migrates_it(tmp_path: P
     with closing(open_read_only_any_version(path)) as db:
         row = run_history.get_run(db, 1).as_data()
     assert row is not None
-    assert (row["outcome"], row["truncated"], row["result_due_at"]) == ("ok", False, None)
+    assert (row["result"], row["truncated"], row["result_due_at"]) == ("ok", False, None)
     assert path.read_bytes() == before
 
 
