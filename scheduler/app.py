@@ -349,7 +349,7 @@ class Daemon:
             reloader=self.reloader,
             metrics=self.metrics,
             health=self.engine.health,
-            count_running=self._count_running,
+            count_running=lambda: Counter(claim.entry.kind.value for claim in self.runs.inflight().values()),
             clock=utc_now,
             database_path=self.settings.state,
             feed=self._feed,
@@ -362,9 +362,6 @@ class Daemon:
                 raise Refused("standby", f"this daemon does not lead: {self.engine.health.problem}")
             raise Refused("standby", f"this daemon is on standby: {self.engine.health.standby}; send the request there")
         return self.engine.inbox.submit(request)
-
-    def _count_running(self) -> Mapping[str, int]:
-        return Counter(claim.entry.kind.value for claim in self.runs.inflight().values())
 
     def _start_engine(self, *, at_once: bool) -> None:
         may_lack = boots.may_lack_commits(self.store.connection, self.store.server_identity, self._last_write)

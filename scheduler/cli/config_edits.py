@@ -148,7 +148,7 @@ def _parse_key(text: str) -> list[str]:
 
 def create_config(folder: Path) -> None:
     """Write the first files into a folder. Raises InputError if one of them exists."""
-    texts = {folder / path: text for path, text in templates.starter_files().items()}
+    texts = {folder / path: text for path, text in templates.STARTER_FILES.items()}
     for path in texts:
         if os.path.lexists(path):
             raise InputError(f"{path} already exists; nothing was written")
@@ -179,7 +179,7 @@ def add_agent(name: str, template: str, target: str | None, interval: timedelta 
     _print_effect(name, schedule, inherits=inherits, what="messages go to", targets=beat.deliver)
     checklist = beat.workspace / beat.checklist
     if beat.reads_checklist and not os.path.lexists(checklist):
-        _write_checklist(checklist, templates.checklist_text(template), dry_run=dry_run)
+        _write_checklist(checklist, f"# Heartbeat\n\n{templates.TEMPLATES[template].checklist}", dry_run=dry_run)
     if not dry_run:
         click.echo(f"next: heartbeatd check; heartbeatd wake {name}; heartbeatd logs {name}")
 

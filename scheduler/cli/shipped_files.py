@@ -86,7 +86,7 @@ def _title(path: str) -> str:
 
 def write_service_files(folder: Path, force: bool) -> None:
     """Write the systemd unit of this installation, and print the commands that install it."""
-    program = _own_program()
+    program = str(Path(sys.executable).parent / "heartbeatd")  # of this installation
     _write(
         folder,
         {
@@ -127,7 +127,7 @@ def write_container_files(folder: Path, force: bool) -> None:
         first={
             "secrets/alertmanager_token": secrets.token_urlsafe(32) + "\n",
             "secrets/heartbeatd.env": "# Variables of config.yaml, one NAME=value in each line\n",
-            **{f"config/{path}": text for path, text in templates.starter_files().items()},
+            **{f"config/{path}": text for path, text in templates.STARTER_FILES.items()},
         },
     )
     (folder / "secrets").chmod(0o700)  # the files in it are read by users of the containers
@@ -214,11 +214,6 @@ def _print_next(*lines: str) -> None:
     click.echo("next:")
     for line in lines:
         click.echo(f"  {line}")
-
-
-def _own_program() -> str:
-    """The absolute path of the command `heartbeatd` of this installation."""
-    return str(Path(sys.executable).parent / "heartbeatd")
 
 
 def _own_source() -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from datetime import date, datetime, timedelta
+from datetime import datetime, timedelta
 from random import Random
 from typing import Any, Literal
 from zoneinfo import ZoneInfo
@@ -69,11 +69,8 @@ class Recording:
     def like_day(self, key: Key, slot: datetime, seed: int) -> RecordedRun | None:
         """What was recorded at this local time of day, on a recorded day that the seed chooses for the day of the slot."""
         local = slot.astimezone(self.zone)
-        day = self._chosen_day(local.date(), seed)
+        day = Random(f"{seed} {local.date()}").choice(self._days)  # noqa: S311 (nothing is secret about it)
         return self.near(key, datetime.combine(day, local.timetz()).astimezone(slot.tzinfo), LIKE_WITHIN)
-
-    def _chosen_day(self, day: date, seed: int) -> date:
-        return Random(f"{seed} {day}").choice(self._days)  # noqa: S311 (nothing is secret about it)
 
 
 def was_looked_at(run: RecordedRun) -> bool:

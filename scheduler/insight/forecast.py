@@ -269,7 +269,11 @@ def foresee_changes(
     weeks = [_count_runs(side, now, A_WEEK) for side in seen]
     spans = [_count_runs(side, now, span) for side in seen] if span != A_WEEK else []
     costs = [_maximum(compute_daily_maximum(settings, now), only) for settings in (found.old, found.new)]
-    moved = {key: [_next_run(side.get(key), now) for side in seen] for key in keys if _is_moved(plans, key)}
+    moved = {
+        key: [next(side[key].times(now, now + MAX_SPAN), None) if key in side else None for side in seen]
+        for key in keys
+        if _is_moved(plans, key)
+    }
     foreseen = ConfigForecast(
         next=[
             ScheduleChange(
@@ -324,7 +328,3 @@ def _is_moved(plans: tuple[Plan, Plan], key: Key) -> bool:
     if before is None or after is None:
         return True
     return (before.schedule_text, before.enabled, before.zone) != (after.schedule_text, after.enabled, after.zone)
-
-
-def _next_run(foreseen: EntryForecast | None, now: datetime) -> datetime | None:
-    return next(foreseen.times(now, now + MAX_SPAN), None) if foreseen else None

@@ -43,11 +43,6 @@ def choose_problems(
     return [each for each in named_ones if also_over or each.number == named or each.state in LISTED]
 
 
-def list_open_problems(db: sqlite3.Connection, now: datetime) -> list[answers.Problem]:
-    """The problems that are listed if nobody asks for others."""
-    return choose_problems(list_problems(db, now, also_over=False), None, (), also_over=False)
-
-
 def problems_with_key(found: Iterable[answers.Problem], key: str) -> list[answers.Problem]:
     """The problems that are not over and have this key. Case and blanks are ignored."""
     return [each for each in found if each.over is None and comparable_key(each.key) == comparable_key(key)]

@@ -17,7 +17,7 @@ from scheduler.insight import obstacles, slot_history
 from scheduler.insight.daemon_state import DaemonState, events_of_period
 from scheduler.insight.periods import Period
 from scheduler.insight.schedule_texts import TimeFormat
-from scheduler.insight.slot_history import EntryRecord, MissedRecords, SlotGroup, SlotResult
+from scheduler.insight.slot_history import MAX_MARKS, EntryRecord, MissedRecords, SlotGroup, SlotResult, group_results
 from scheduler.model import entry_schedule
 from scheduler.model.config_changes import KeyChange, Override, RecordedConfigEvent
 from scheduler.model.entry import Entry, Key
@@ -268,7 +268,8 @@ class ExplainedEntry:
 
     def timeline(self, begin: datetime, end: datetime) -> list[SlotGroup]:
         """The slots and other runs in [begin, end) as they are drawn, sorted by time. A time without slots reaches to its end."""
-        groups = slot_history.group_if_many(self.slot_results(begin, end))
+        slots = self.slot_results(begin, end)
+        groups = group_results(slots, MAX_MARKS) if len(slots) > MAX_MARKS else list(map(SlotGroup.of, slots))
         following = [*(group.first for group in groups[1:]), end]
         marks = [group if group.slot_count else replace(group, last=at) for group, at in zip(groups, following, strict=True)]
         others = (SlotGroup.of(run, is_slot=False) for run in self.record(begin, end).other_runs if begin <= run.at < end)

@@ -352,11 +352,6 @@ class SlotGroup:
         return min((cause for cause, _ in self.cause_counts), key=lambda cause: LEVELS_BY_WEIGHT.index(cause.level))
 
 
-def group_if_many(results: Sequence[SlotResult]) -> list[SlotGroup]:
-    """Each slot by itself, or at most about `MAX_MARKS` groups."""
-    return group_results(results, MAX_MARKS) if len(results) > MAX_MARKS else list(map(SlotGroup.of, results))
-
-
 def group_results(results: Iterable[SlotResult], max_groups: int = MAX_GROUPS) -> list[SlotGroup]:
     """About `max_groups` groups. Neighbours with the same cause are one group. If there are too many, short neighbours are mixed.
 

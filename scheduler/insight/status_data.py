@@ -33,8 +33,9 @@ from heartbeatd.answers import (
     WakeStatus,
 )
 from scheduler.config.keys.time_zones import UTC_ZONE
-from scheduler.insight import entry_states, problem_list, reload_history, wake_waits
+from scheduler.insight import entry_states, reload_history, wake_waits
 from scheduler.insight.health import read_verdict
+from scheduler.insight.problem_list import LISTED, list_problems
 from scheduler.insight.reason_texts import SLEPT
 from scheduler.insight.schedule_texts import TimeFormat
 from scheduler.model import local_days
@@ -78,7 +79,7 @@ def read_status(
     status = Status(
         daemon=DaemonBoot.model_validate(boot, from_attributes=True) if boot else None,
         leader=Leader.model_validate(leader, from_attributes=True) if leader else None,
-        problems=problem_list.list_open_problems(db, now),
+        problems=[each for each in list_problems(db, now, also_over=False) if each.state in LISTED],
         downs=[Downtime.model_validate(down, from_attributes=True) for down in boots.latest_downtimes(db)],
         frozen=_frozen_times(db, now),
         config_hash=boot.config_hash if boot else None,

@@ -11,7 +11,7 @@ from heartbeatd.answers import WaitingWakes
 from scheduler.insight.reason_texts import Clock, SlotCause
 from scheduler.model.entry import Key, OpenRun
 from scheduler.model.entry_row import EntryRow
-from scheduler.model.outcome import Kind, Outcome, Reason, Skip
+from scheduler.model.outcome import Outcome, Reason, Skip
 from scheduler.model.wake import WAITS_FOR_FLOOD, WAITS_FOR_GAP
 from scheduler.store import entries, runs, wakes
 from scheduler.store.wakes import WakeState
@@ -97,11 +97,6 @@ def wait_of_wake(db: sqlite3.Connection, wake: WakeState | None, now: datetime) 
     return WakeWait(wake.waits_for or WAITS_FOR_GAP, min(wake.due_at, (entry_row and entry_row.slot_due_at) or wake.due_at))
 
 
-def next_wait(db: sqlite3.Connection, kind: Kind, name: str, now: datetime) -> WakeWait | None:
-    """What the next wake of an entry to start a run waits for; None if no wake waits."""
-    return wait_of_wake(db, wakes.next_waiting_wake(db, kind, name), now)
-
-
 def add_wait(says: str, wait: WakeWait | None, at: Clock) -> str:
     """The sentence about a new wake, with what the wake waits for unless its run starts at once."""
     return says if wait is None or wait.is_starting else f"{says}; it {wait.describe(at)}"
@@ -109,7 +104,7 @@ def add_wait(says: str, wait: WakeWait | None, at: Clock) -> str:
 
 def explain_waiting(db: sqlite3.Connection, key: Key, number: int, now: datetime, at: Clock) -> WaitingWakes:
     """What the `number` waiting wakes of an entry wait for."""
-    wait, wakes_wait = next_wait(db, *key, now), format_count(number, "wake")
+    wait, wakes_wait = wait_of_wake(db, wakes.next_waiting_wake(db, *key), now), format_count(number, "wake")
     return WaitingWakes(
         kind=key[0].value,
         name=key[1],

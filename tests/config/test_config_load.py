@@ -523,12 +523,12 @@ def test_the_database_is_found_without_a_config(tmp_path: Path) -> None:
 
 
 def test_the_config_that_init_writes_is_valid_and_has_no_warning(tmp_path: Path) -> None:
-    for path, text in templates.starter_files("helper").items():
+    for path, text in templates.STARTER_FILES.items():
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text(text)
     loaded = read(tmp_path, (tmp_path / "config.yaml").read_text(), {})
     assert loaded.warnings == ()
-    assert (loaded.settings.heartbeats["helper"].workspace / "HEARTBEAT.md").is_file()
+    assert (loaded.settings.heartbeats["assistant"].workspace / "HEARTBEAT.md").is_file()
     assert stat.S_IMODE((tmp_path / "config.yaml").stat().st_mode) == 0o644
 
 

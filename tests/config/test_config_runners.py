@@ -714,7 +714,9 @@ def test_the_shipped_config_names_the_keys_that_are_often_added() -> None:
 
 
 def test_the_config_that_init_writes_calls_a_model_with_the_lines_that_it_names(tmp_path: Path) -> None:
-    text = templates.config_text().replace("# providers", "providers").replace("# prices", "prices").replace("# budget", "budget")
+    text = (
+        templates.STARTER_CONFIG.replace("# providers", "providers").replace("# prices", "prices").replace("# budget", "budget")
+    )
     text = text.replace("{kind: command, argv: [echo, HEARTBEAT_OK]}", "{kind: anthropic}")
     loaded = read(tmp_path, text, {"ANTHROPIC_API_KEY": KEY})
     assert loaded.warnings == ()

@@ -105,11 +105,6 @@ def job_keys(name: str, target: str | None, interval: str | None, *, has_interva
     return {**times, "command": command}
 
 
-def checklist_text(name: str) -> str:
-    """The HEARTBEAT.md of an agent from this template."""
-    return f"# Heartbeat\n\n{TEMPLATES[name].checklist}"
-
-
 def _check_command(name: str, target: str | None, *, found: str, none: str, end: str) -> str:
     template = TEMPLATES[name]
     named = target or template.target
@@ -123,33 +118,33 @@ def _check_command(name: str, target: str | None, *, found: str, none: str, end:
     return template.command.format(target=shlex.quote(named), host=shlex.quote(host), found=found, none=none, end=end)
 
 
-_CONFIG = """\
+STARTER_CONFIG = """\
 # The config of heartbeatd. `heartbeatd check` reports errors in it. docs/reference.md describes every key.
 timezone: UTC                          # for active hours and schedules, e.g. Europe/Berlin
 
 # channels:                            # where messages are sent. Without a channel, they go to the log
-#   phone: "tgram://${{TG_TOKEN}}/${{TG_CHAT}}"
-#   hook: {{kind: webhook, url: "${{HOOK_URL}}"}}
+#   phone: "tgram://${TG_TOKEN}/${TG_CHAT}"
+#   hook: {kind: webhook, url: "${HOOK_URL}"}
 
-# providers: {{anthropic: {{api_key: "${{ANTHROPIC_API_KEY}}"}}}}   # for runners of kind anthropic
-# prices: {{claude-haiku-5-5: {{input: 1.0, output: 5.0}}}}         # USD per million tokens
+# providers: {anthropic: {api_key: "${ANTHROPIC_API_KEY}"}}     # for runners of kind anthropic
+# prices: {claude-haiku-5-5: {input: 1.0, output: 5.0}}         # USD per million tokens
 
 agents:
-  {name}:                              # its checklist is agents/{name}/HEARTBEAT.md
+  assistant:                           # its checklist is agents/assistant/HEARTBEAT.md
     # This program gets the prompt on stdin and prints the answer. Put your agent here, e.g. [claude, -p].
-    # To call a model directly, write {{kind: anthropic}} and uncomment the two lines above.
-    runner: {{kind: command, argv: [echo, HEARTBEAT_OK]}}
+    # To call a model directly, write {kind: anthropic} and uncomment the two lines above.
+    runner: {kind: command, argv: [echo, HEARTBEAT_OK]}
     heartbeat:
       interval: 30m
       active_hours: always             # or "08:00-22:00"
       deliver: log
-      # budget: {{usd_per_day: 0.50}}    # the maximum cost of its runs per day
+      # budget: {usd_per_day: 0.50}    # the maximum cost of its runs per day
 
 # cron:
 #   nightly:
 #     schedule: "0 3 * * *"
 #     command: ./backup.sh
-#     wake_heartbeat: {name}           # wakes the agent, with the job's outcome in the prompt
+#     wake_heartbeat: assistant        # wakes the agent, with the job's outcome in the prompt
 #     wake_on: failure
 """
 
@@ -160,12 +155,8 @@ _STARTER_CHECKLIST = """\
 - Is there anything in the inbox that cannot wait?
 """
 
-
-def config_text(name: str = "assistant") -> str:
-    """A small config.yaml with one agent."""
-    return _CONFIG.format(name=name)
-
-
-def starter_files(name: str = "assistant") -> Mapping[PurePosixPath, str]:
-    """The files of a new folder by their path in it. `name` is a valid agent name."""
-    return {PurePosixPath("config.yaml"): config_text(name), PurePosixPath(f"agents/{name}/HEARTBEAT.md"): _STARTER_CHECKLIST}
+STARTER_FILES = {
+    PurePosixPath("config.yaml"): STARTER_CONFIG,
+    PurePosixPath("agents/assistant/HEARTBEAT.md"): _STARTER_CHECKLIST,
+}
+"""The files of a new folder by their path in it."""

@@ -88,7 +88,7 @@ class Tool:
         """The JSON schema of the arguments, made from that of the request."""
         schema = self._operation.model_json_schema()["properties"]
         described = "the name of the agent" if self.subject == "agent" else f"the number of the {self.subject}"
-        subject = {self.subject: {"type": "string", "description": described}} if self.has_subject else {}
+        subject = {self.subject: {"type": "string", "description": described}} if self.subject in self.required else {}
         titles = {key: {"description": field.title} for key, field in keys_of(self._operation).items() if field.title}
         known = {key: without_null(schema[key]) | titles.get(key, {}) for key in self.arguments}
         properties = subject | known | dict(self.properties)
@@ -108,10 +108,6 @@ class Tool:
         """The argument for what the path of the request names: an agent, or a run, message or problem by its number."""
         endpoint = ENDPOINTS[self.endpoint]
         return endpoint.concern.name.lower() if endpoint.subject == "id" else "agent"
-
-    @property
-    def has_subject(self) -> bool:
-        return self.subject in self.required
 
     async def run(self, api: Api, arguments: Arguments) -> object:
         subject = str(arguments[self.subject]) if self.subject in arguments else None
