@@ -26,6 +26,7 @@ from typing import (
     Self,
     cast,
     get_args,
+    get_origin,
     overload,
 )
 from urllib.parse import quote
@@ -290,6 +291,11 @@ def description_of(field: FieldInfo) -> str:
     """What may be written for a field. In `Text | None` it stands in the type Text."""
     inner = (mark for part in get_args(field.annotation) for mark in get_args(part)[1:])
     return str(field.description or next(mark.description for mark in inner if isinstance(mark, FieldInfo)))
+
+
+def words_of(field: FieldInfo) -> tuple[str, ...]:
+    """The only values of a field, in their order; empty if it may have others."""
+    return get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
 
 
 def error_sentence(error: ValidationError, model: type[BaseModel]) -> str:

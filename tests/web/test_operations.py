@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import timedelta
+from typing import Literal
 
 import click
 import pytest
 from loops import loop_over
+from pydantic import Field
 
 from heartbeatd import questions, verbs
-from heartbeatd.operations import Operation, description_of, keys_of, parse_operation
+from heartbeatd.answers import Done
+from heartbeatd.operations import Endpoint, Operation, description_of, keys_of, parse_operation
 from heartbeatd.questions import QUESTIONS, Explain, GetPlan, ListProblems, ListRuns
 from heartbeatd.verbs import VERBS, Ack, HoldLane, Mute, Pause, ReportResult, SetChecklist, SetConfig, Verb
 from scheduler.cli import main
@@ -20,7 +23,7 @@ from scheduler.web import routes
 from scheduler.web.alertmanager import wake_from_alerts
 from scheduler.web.api_request import parse_sent
 from scheduler.web.http_errors import HttpError
-from scheduler.web.page.rendering import forms_of
+from scheduler.web.page.rendering import Input, VerbForm, forms_of
 from scheduler.web.perform import ENDPOINTS, HANDLERS
 
 
@@ -60,6 +63,17 @@ def test_each_field_with_a_sentence_is_an_option_of_the_command_and_an_input_of_
         assert {shown.key: f"{shown.label}." for shown in each.inputs} == {
             name.rstrip("_"): title for name, title in titled[each.verb].items()
         }
+
+
+class Choose(Verb[Done]):
+    """Choose a size."""
+
+    size: Literal["small", "large"] = Field(default="small", title="The size.")
+
+
+def test_a_field_with_fixed_words_is_a_choice_on_the_page() -> None:
+    form = VerbForm(Endpoint("choose", "/api/v1/choose", Choose), Choose)
+    assert form.inputs == [Input("size", "The size", "text", ("small", "large"))]
 
 
 def test_each_class_has_a_request_and_names_are_unique() -> None:
