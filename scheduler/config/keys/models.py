@@ -176,7 +176,7 @@ class Ask(ConfigPart):
     people: types.People = key(
         (), "User names or numbers of people who may answer in a Telegram channel.", unset="`people` of the channel"
     )
-    timeout: types.DurationUpToADay = key("30m", "How long an answer is awaited. No answer means no.")
+    timeout: types.DurationUpToADay = key("30m", "How long a run waits for an answer. No answer means no.")
 
 
 class McpServer(ConfigPart):
@@ -195,7 +195,7 @@ class McpServer(ConfigPart):
     )
     read_only: bool = key(True, "With `true`, the run fails if the server does not declare each tool in `allow` as read-only.")
     timeout: types.PositiveDuration = key("30s", "Timeout of a call and of the connection.")
-    max_result: Annotated[int, Field(ge=1000, le=65536)] = key(16384, "Bytes of a result that the model gets.")
+    max_result: Annotated[int, Field(ge=1000, le=65536)] = key(16384, "A longer result is cut to this many bytes.")
 
 
 class Tools(ConfigPart):
@@ -269,7 +269,7 @@ class Fallback(ConfigPart):
     text_key = "model"
 
     model: OrUnset[types.Text] = optional_key("Model.", "required without `runner`")
-    provider: OrUnset[types.Text] = optional_key("Provider of `model`.", "the agent's runner calls `model`")
+    provider: OrUnset[types.Text] = optional_key("Provider of `model`.", "none: the agent's runner calls `model`")
     runner: OrUnset[types.Name] = optional_key("A runner of the section `runners`.", "the runner of the agent")
     effort: OrUnset[EffortOrNone] = optional_key("How much the model may think.", "chosen by the model")
 
@@ -345,14 +345,14 @@ class Precheck(ConfigPart):
     )
     unchanged: Annotated[Unchanged, OrShort({"enum": ["skip", "run"]}, "`skip`, `run`, map")] = key(
         Unchanged(skip=False),
-        "What to do if the output is the same as at the agent's last valid answer.",
+        "What to do if the output has not changed since the agent's last valid answer.",
         written="run",
         applies_to="command",
     )
     confirm: Annotated[int, Field(ge=0, le=3)] = key(
         1,
-        "With `unchanged: skip`: how many more runs call the agent if its answer leaves out a new line. After a"
-        " [cut answer](runners.md#answers), the number is 1.",
+        "With `unchanged: skip`: how often the agent is called again with the same output if its answer does not mention a"
+        " new line. After a [cut answer](runners.md#answers), once.",
         applies_to="command",
     )
     on_error: OrUnset[Literal["skip", "run"]] = optional_key(
@@ -376,9 +376,9 @@ class Postcheck(ConfigPart):
     )
     fresher_than: OrUnset[types.PositiveDuration] = optional_key("Maximum age of the file when it is checked.", "no limit")
     not_empty: bool = key(False, "With `true`, the file must have content.")
-    retry: bool = key(False, "With `true`, a run whose work was not done is tried again, as `retries` says.")
+    retry: bool = key(False, "With `true`, a run whose work was not done is tried again, up to `retries` times.")
     timeout: OrUnset[types.PositiveDuration] = optional_key(
-        "Timeout of the command. The try has this much less time.", "a quarter of the timeout of the try, at most 30s"
+        "Timeout of the command. It is a part of the timeout of the try.", "a quarter of the timeout of the try, at most 30s"
     )
 
     @model_validator(mode="after")
@@ -434,7 +434,9 @@ class Dedup(ConfigPart):
 class JobProblems(ConfigPart):
     """The rules for the messages about problems of a job."""
 
-    after: types.CountOrNone = key(1, "Failures in a row that are a problem. With `none`, no message about failures is sent.")
+    after: types.CountOrNone = key(
+        1, "After this many failures in a row, a problem opens. With `none`, no message about failures is sent."
+    )
     remind: types.PositiveDuration = key(
         "24h",
         "Interval of reminders. For critical problems, at most 6h. The first five different errors of a problem are sent at"
@@ -449,14 +451,16 @@ class JobProblems(ConfigPart):
         2, "A problem is over when this many answers in a row [do not mention it](findings.md#when-a-problem-is-over).", own=True
     )
     pause_after: types.CountOrNone = key(
-        "none", "Failures in a row that [pause](messages.md#paused-after-failures) the agent or job."
+        "none", "After this many failures in a row, the agent or job is [paused](messages.md#paused-after-failures)."
     )
 
 
 class Problems(JobProblems):
     """The rules for the messages about problems of an agent."""
 
-    after: types.CountOrNone = key(2, "Failures in a row that are a problem. With `none`, no message about failures is sent.")
+    after: types.CountOrNone = key(
+        2, "After this many failures in a row, a problem opens. With `none`, no message about failures is sent."
+    )
 
 
 class EntryKeys(ConfigPart):
@@ -472,7 +476,7 @@ class EntryKeys(ConfigPart):
     )
     precheck: Annotated[Precheck | None, MapOr("none", "command")] = key(
         None,
-        "A command, or a [source of news](checklists.md#built-in-prechecks), that decides whether to call the agent.",
+        "A command or a [source of news](checklists.md#built-in-prechecks) that decides whether to call the agent.",
         section="Checklist and context",
         file_only=True,
         applies_to="prompt",
@@ -527,7 +531,7 @@ class HeartbeatTiming(ConfigPart, section="Interval and hours"):
         "A cron expression. Times outside the active hours are skipped.", "required without `interval`", own=True
     )
     stagger: types.Stagger = key(
-        "10%", "Maximum delay. Each agent has a fixed delay. With `schedule`, the default is 0.", own=True
+        "10%", "Each agent has a fixed delay, at most this long. With `schedule`, the default is 0.", own=True
     )
     active_hours: Annotated[tuple[Window, ...], OneOrList("`always`, window, list", "always")] = key(
         "always", "Windows in which the heartbeat runs: `08:00-22:00`, a map, or a list of both.", own=True
@@ -545,7 +549,7 @@ class HeartbeatCall(ConfigPart, section="Model"):
 
     model: OrUnset[types.Text] = optional_key("Model for heartbeat runs.", "the model of the agent", own=True)
     provider: OrUnset[types.Text] = optional_key(
-        "Provider of `model`. Any `kind` is allowed.", "the provider of the runner", file_only=True
+        "Provider of `model`, of any kind.", "the provider of the runner", file_only=True
     )
     effort: OrUnset[EffortOrNone] = optional_key(
         "How much the model may think in heartbeat runs.", "the effort of the agent", own=True
@@ -684,7 +688,7 @@ class JobTiming(ConfigPart):
         "required without `schedule`, `every` and `at`",
     )
     timezone: OrUnset[types.Zone] = optional_key("Time zone of `schedule`, `at` and calendars.", "the top-level zone")
-    stagger: types.Stagger = key(0, "Maximum delay. Each job has a fixed delay.")
+    stagger: types.Stagger = key(0, "Each job has a fixed delay, at most this long.")
     misfire: JobMisfire = key(JobMisfire(), "Rules for runs that could not start in time.")
     rerun_after_crash: bool = key(False, "With `true`, a run interrupted by a stop or crash of the daemon starts again.")
 
@@ -772,8 +776,8 @@ class Limits(ConfigPart):
     min_interval: types.Duration = key("5m", "Shortest interval of an agent or job that calls a model. `0s` means no limit.")
     wake_gap: types.Duration = key(
         "30s",
-        "Shortest time from the end of a run started by a [wake](waking.md#how-often) to the next run. A wake from a job also"
-        " waits for other jobs, at most this long.",
+        "Shortest time from the end of a run started by a [wake](waking.md#how-often) to the next run. A wake from a job waits"
+        " at most this long for other jobs that wake the agent.",
     )
     wake_flood: types.Rate = key(
         "5 per 10m", "Maximum rate at which [wakes](waking.md#how-often) from programs start runs of an agent."
@@ -829,8 +833,8 @@ class Channel(ConfigPart):
     )
     url: OrUnset[types.Secret] = optional_key(
         ", ".join(f"`{kind.url_form}`" for kind in registry.kinds_with_own_scheme())
-        + ", an http or https URL for `webhook`, or an Apprise URL. `{target}` in place of a chat is for [`deliver:"
-        " last`](gateways.md#activity-and-deliver-last).",
+        + ", an http or https URL for `webhook`, or an Apprise URL. With"
+        " [`deliver: last`](gateways.md#activity-and-deliver-last), write `{target}` in place of the chat.",
         "required, except for `command`",
         example="tgram://TOKEN/CHAT",
     )
