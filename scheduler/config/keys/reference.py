@@ -12,7 +12,7 @@ MOST_KEYS_OF_A_SHORT_MAP = 2
 
 _HEAD = """# config.yaml
 
-Every key of config.yaml, with its form and its default. `heartbeatd files schema` prints them as a JSON Schema, for an editor.
+Every key of config.yaml, with its form and its default. `heartbeatd files schema` prints a JSON Schema for editors.
 
 | value | form |
 |---|---|
