@@ -1,5 +1,5 @@
 # make: everything that a change must pass. make run: the daemon on the shipped config.yaml. make test: all tests.
-# make man: the man page, after a change of a command or an option.
+# make man: the man page, after a change of a command or an option. make reference: docs/reference.md, after a change of a config key.
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -7,7 +7,7 @@ BIN := .venv/bin
 # If this variable is set, each process of a test run compiles the code and rewrites the asserts of all tests again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: all simulate mutants bench cluster-cutoffs cluster-kills faults quiet-month run test test-postgresql unit lint types format man clean
+.PHONY: all simulate mutants bench cluster-cutoffs cluster-kills faults quiet-month run test test-postgresql unit lint types format man reference clean
 
 all: format lint types unit
 
@@ -81,6 +81,9 @@ format: .venv/ready
 
 types: .venv/ready
 	$(BIN)/mypy
+
+reference: .venv/ready
+	$(BIN)/python packaging/reference.py > docs/reference.md
 
 man: .venv/ready
 	$(BIN)/python packaging/manual.py > packaging/heartbeatd.1

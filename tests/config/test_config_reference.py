@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import runpy
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -13,16 +14,16 @@ from checkout import HOME
 from config_file import RIGHT, read
 
 from scheduler.config.keys import models
-from scheduler.config.keys.reference import render_reference
 from scheduler.config.settings.effective_values import list_effective_values
 from scheduler.config.settings.load import config_schema
 from scheduler.model.outcome import Kind
 
 PAGE = HOME / "docs" / "reference.md"
+render_reference = runpy.run_path(str(HOME / "packaging" / "reference.py"))["render_reference"]
 
 
 def test_the_reference_in_docs_is_up_to_date() -> None:
-    assert PAGE.read_text() == render_reference(), "do: python -m scheduler.config.keys.reference > docs/reference.md"
+    assert PAGE.read_text() == render_reference(), "do: make reference"
 
 
 def test_the_page_has_every_key_and_those_of_a_short_map_beside_the_map() -> None:

@@ -1034,6 +1034,20 @@ def model_of_form(form: Form) -> Form | None:
     return definition(found[0]) if found else None
 
 
+def describe_form(form: Form) -> str:
+    """What is written for a key, as the reference says it; empty for maps."""
+    if "x-form" in form:
+        return str(form["x-form"])
+    if "const" in form or "enum" in form:
+        return " \\| ".join(f"`{word}`" for word in form.get("enum") or [form["const"]])
+    if form.get("type") == "boolean":
+        return "boolean"
+    if form.get("type") == "integer":
+        noun = "even number" if form.get("multipleOf") == 2 else "number"
+        return f"{noun}, {form['minimum']:,} to {form['maximum']:,}"
+    return "list of maps" if form.get("type") == "array" else ""
+
+
 def kinds_of_model(model: Form) -> list[str]:
     """The words that `kind` may be in a map; none where it has no such key."""
     kind = model["properties"].get("kind", {})

@@ -25,8 +25,7 @@ from scheduler.config.file.diagnostics import ConfigError, Diagnostic, Diagnosti
 from scheduler.config.file.marked_yaml import dotted_path
 from scheduler.config.file.message_parts import as_yaml
 from scheduler.config.file.text_editing import nest_value
-from scheduler.config.keys.models import Section, config_schema, keys_on_path, model_of_form
-from scheduler.config.keys.reference import describe_form
+from scheduler.config.keys.models import Section, config_schema, describe_form, keys_on_path, model_of_form
 from scheduler.engine.inbox import Refused
 from scheduler.foresight.own_process import NotPlayed
 from scheduler.foresight.replay import Replay, words_of

@@ -1,4 +1,4 @@
-"""Generates docs/reference.md from the models of config.yaml: `python -m scheduler.config.keys.reference > docs/reference.md`."""
+"""Generates docs/reference.md from the models of config.yaml: `python packaging/reference.py > docs/reference.md`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 
-from scheduler.config.keys.models import Form, config_schema, kinds_of_model, models_of_form
+from scheduler.config.keys.models import Form, config_schema, describe_form, kinds_of_model, models_of_form
 
 MOST_KEYS_OF_A_SHORT_MAP = 2
 
@@ -100,20 +100,6 @@ def _keys_of_section(model: Form, models: Form) -> Iterator[tuple[str, Form, boo
 def _is_short(form: Form, model: Form) -> bool:
     """Whether the keys of a map are shown in the section of the map's own key, and not in another section."""
     return "additionalProperties" not in form and "items" not in form and len(model["properties"]) <= MOST_KEYS_OF_A_SHORT_MAP
-
-
-def describe_form(form: Form) -> str:
-    """What is written for a key, as the reference says it; empty for maps."""
-    if "x-form" in form:
-        return str(form["x-form"])
-    if "const" in form or "enum" in form:
-        return " \\| ".join(f"`{word}`" for word in form.get("enum") or [form["const"]])
-    if form.get("type") == "boolean":
-        return "boolean"
-    if form.get("type") == "integer":
-        noun = "even number" if form.get("multipleOf") == 2 else "number"
-        return f"{noun}, {form['minimum']:,} to {form['maximum']:,}"
-    return "list of maps" if form.get("type") == "array" else ""
 
 
 def _describe_map(form: Form, names: list[str], seen: Mapping[str, str]) -> str:
