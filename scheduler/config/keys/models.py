@@ -60,9 +60,10 @@ def key(
     some agents may change it only if it is `own`. No token may change it if it is `file_only`: it can run programs, read files,
     name secrets or addresses, or grant permissions, and a stolen token would be as powerful as a login on this machine.
 
-    `applies_to` is the other key without which it has no effect, or several of which it needs one (`a or b`). `renamed_from`
-    are earlier names, which are errors that name the key. `moved_from` are earlier maps with its keys, which still work. `alias`
-    is the name of the key, if the attribute cannot have it.
+    `applies_to` is the other key without which it has no effect, or several of which it needs one (`a or b`). In a heartbeat,
+    `model` means that the runner or `decide` calls one. `renamed_from` are earlier names, which are errors that name the key.
+    `moved_from` are earlier maps with its keys, which still work. `alias` is the name of the key, if the attribute cannot have
+    it.
     """
     extra: dict[str, object] = {"x-else": unset} if unset else {"default": _as_written(default) if written is None else written}
     marks: dict[str, object] = {"x-section": section, "x-own": own, "x-file-only": file_only, "x-applies-to": applies_to}
@@ -559,7 +560,7 @@ class HeartbeatCall(ConfigPart, section="Model"):
         "the fallbacks of the agent",
         file_only=True,
     )
-    max_output_tokens: types.TokensUpToAMillion = key("2k", "Maximum length of a model's answer.")
+    max_output_tokens: types.TokensUpToAMillion = key("2k", "Maximum length of a model's answer.", applies_to="model")
     max_input_tokens: types.TokensUpToAMillion = key(
         "50k", "Maximum length of the prompt. Three ASCII characters, or one other character, count as a token."
     )

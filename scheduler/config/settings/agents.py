@@ -111,8 +111,9 @@ def _find_unused_keys(agent: models.Agent) -> Iterator[tuple[str, str]]:
     if beat.backoff_on_failure and (beat.schedule is not None or (beat.interval is None and "interval" in beat.model_fields_set)):
         yield "backoff_on_failure", "there is no interval to double; remove backoff_on_failure, or write interval: 30m"
     if not calls_model(agent):
-        problem = f"a runner of kind {kind} calls no model and sets its own limits"
-        yield "max_output_tokens", f"{problem}; remove max_output_tokens"
+        for key, form in models.definition("Heartbeat")["properties"].items():
+            if form.get("x-applies-to") == "model":
+                yield key, f"a runner of kind {kind} calls no model and sets its own limits; remove {key}"
     if not uses_provider(agent):
         yield "provider", f"a runner of kind {kind} calls no model; remove provider, or write runner: {{kind: anthropic}}"
     if kind not in ASYNC_RUNNERS:
