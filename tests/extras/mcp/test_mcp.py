@@ -7,7 +7,7 @@ import hashlib
 import json
 import ssl
 import sys
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from test_story_same_everywhere import CASES, played_daemon
 from web_daemon import WebDaemon
 from world import Delayed
 
-from scheduler.extras.mcp.mcp_server import TOOLS, tool_of
+from scheduler.extras.mcp.mcp_server import TOOLS, Tool, tool_of
 from scheduler.web.perform import ENDPOINTS
 
 CONFIG = """\
@@ -226,6 +226,8 @@ def test_checklists_and_runs_are_resources(daemon: WebDaemon) -> None:
     assert uris == ["heartbeatd://agents/ops/checklist", "heartbeatd://agents/ops/runs"]
     assert checklist == "- look at the disk\n"
     assert {run["name"] for run in json.loads(runs)["runs"]} <= {"ops"}
+    names = {uri.split("/")[3] for uri in talk(daemon, "reader", use)[0]}
+    assert names == {"ops", "web"}
 
 
 @loop_over(
@@ -251,13 +253,18 @@ def test_the_command_offers_the_tools_on_stdin_and_stdout(tmp_path: Path) -> Non
     daemon = Daemon(tmp_path, CONFIG.replace("argv: [agent]", "argv: [cat]"))
     try:
         daemon.wait_until(lambda: (tmp_path / "state/daemon.json").exists())
-        arguments = ["-m", "scheduler", "-c", str(tmp_path / "config.yaml"), "mcp"]
-        names = {}
-        for token in ("waker", None):
+        command = ["-m", "scheduler", "-c", str(tmp_path / "config.yaml"), "mcp"]
+        (file := tmp_path / "token").write_text(f"{TOKENS['waker']}\n")
+        of_waker, every = ["test", "remind", "ask", "wake", "cancel_wake"], [tool.name for tool in TOOLS]
+        for token, options, names in (
+            ("waker", [], of_waker),
+            (None, [], every),
+            ("reader", ["--token-file", str(file)], of_waker),
+        ):
             env = {"HEARTBEATD_TOKEN": TOKENS[token]} if token else {}
             env |= {"PYTHONPATH": str(HOME)}
-            names[token] = asyncio.run(_tools_of_program(StdioServerParameters(command=sys.executable, args=arguments, env=env)))
-        assert names == {"waker": ["test", "remind", "ask", "wake", "cancel_wake"], None: [tool.name for tool in TOOLS]}
+            program = StdioServerParameters(command=sys.executable, args=command + options, env=env)
+            assert asyncio.run(_tools_of_program(program)) == names
     finally:
         daemon.kill()
 
@@ -281,6 +288,25 @@ def test_the_tool_of_a_request_about_a_run_takes_its_number() -> None:
     )
     asyncio.run(tool.run(api, {"run": "7"}))
     assert asked == [("cancel_run", "7")]
+
+
+DECIDING = {"on", "muted", "all_values"}  # arguments that decide which requests are made
+
+
+@loop_over(
+    ("tool", "argument"),
+    [(tool, argument) for tool in TOOLS for argument in tool.input_schema["properties"] if argument not in DECIDING],
+)
+def test_every_argument_of_a_tool_is_in_its_request(tool: Tool, argument: str) -> None:
+    asked: list[object] = []
+
+    async def api(endpoint: str, subject: str | None = None, sent: Mapping[str, object] | None = None) -> dict[str, Any]:
+        asked.extend((endpoint, subject, *(sent or {}).values()))
+        return {"hash": "", "values": []}
+
+    needed = dict.fromkeys(tool.input_schema["required"], "needed")  # type: ignore[call-overload]
+    asyncio.run(tool.run(api, {**needed, "on": False, argument: "given"}))
+    assert "given" in asked
 
 
 def test_the_tools_say_the_same_as_the_api_about_each_problem(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from checkout import SERVERS
 from loops import loop_over
 from run_async import call_agent, new_http_client, with_http
 from servers import completions, messages
-from servers.scripted import Act, Server, drip, half, page, raw, reply, silence
+from servers.scripted import Act, Request, Server, drip, half, page, raw, reply, silence
 from servers.tools import ToolServer
 from test_endless_answers import check_reader
 
@@ -367,6 +367,15 @@ def test_headers_reach_the_server_and_are_redacted_in_what_it_returns(api: Api) 
     assert answer.tool_calls[0].arguments == '{"path": "***"}'
 
 
+def test_the_secrets_of_each_server_are_redacted_in_the_record_of_a_call(disk: ToolServer) -> None:
+    secrets = {"disk": SECRET, "other": "another-secret-5521"}
+    servers = tuple(server_at(disk, "free", name=name, headers={"X-Token": Secret(each)}) for name, each in secrets.items())
+    api = Messages()
+    uses = [("disk__free", {"path": secret}) for secret in secrets.values()]
+    answer, _ = ask(api, servers, api.use(*uses), api.answer("well"))
+    assert [call.arguments for call in answer.tool_calls] == 2 * ['{"path": "***"}']
+
+
 def test_a_login_in_the_address_of_a_server_is_sent(api: Api) -> None:
     with ToolServer() as disk:
         server = server_at(disk, "free", url=Secret(disk.url.replace("//", "//u:pass-canary@")))
@@ -403,6 +412,36 @@ def test_a_server_that_speaks_http_badly_is_named(act: Act, error: str) -> None:
     assert error in answer.error
 
 
+def test_a_call_after_a_failed_one_has_an_error_of_its_own() -> None:
+    """The first call gets a status of HTTP, and the second one a result that is not valid."""
+    tool = {"name": "free", "inputSchema": {"type": "object"}, "annotations": {"readOnlyHint": True}}
+    results: dict[str, object] = {
+        "initialize": {
+            "protocolVersion": "2025-06-18",
+            "capabilities": {"tools": {}},
+            "serverInfo": {"name": "a", "version": "1"},
+        },
+        "tools/list": {"tools": [tool]},
+        "tools/call": {"content": "no list"},
+    }
+    failures = iter((page(503),))
+
+    def act(request: Request) -> Act:
+        asked = request.json
+        if asked["method"] not in results:
+            return reply(status=202)
+        answer = reply({"jsonrpc": "2.0", "id": asked["id"], "result": results[asked["method"]]})
+        return next(failures, answer) if asked["method"] == "tools/call" else answer
+
+    api, two_calls = Messages(), [("disk__free", {}), ("disk__free", {})]
+    with messages.Models(act) as server:
+        answer, _ = ask(api, replace(program("ok"), url=server.url, command=()), api.use(*two_calls), api.answer("well"))
+    assert [call.error for call in answer.tool_calls] == [
+        "HTTP 503 Service Unavailable",
+        "its answer is not valid: content: Input should be a valid list",
+    ]
+
+
 def test_a_cancelled_run_reports_what_it_has_used(disk: ToolServer, api: Api) -> None:
     async def cancel_in_call(runner: ModelRunner) -> Answer:
         async with new_http_client() as http:
@@ -432,13 +471,14 @@ def test_a_server_that_rejects_the_token_is_named(api: Api) -> None:
 
 def test_a_program_serves_tools_in_the_workspace_with_its_own_environment(tmp_path: Path) -> None:
     api = Messages()
-    server = program("", command=(sys.executable, PROGRAM), allow=("environment",), timeout=timedelta(seconds=20))
+    secrets = {"TOKEN": Secret(SECRET), "OTHER": Secret("another-secret-5521")}
+    server = program("", command=(sys.executable, PROGRAM), allow=("environment",), timeout=timedelta(seconds=20), env=secrets)
     run = replace(RUN, workspace=tmp_path)
     _, requests = ask(api, server, api.use(("disk__environment", {})), api.answer("well"), run=run)
     found = json.loads(api.results(requests[-1])[0])
     assert (found["cwd"], found["HEARTBEATD_AGENT"], found["HEARTBEATD_RUN"]) == (str(tmp_path), "ops", "test")
-    assert set(found) <= {"PATH", "HOME", "LANG", "LC_CTYPE", "TOKEN", "HEARTBEATD_AGENT", "HEARTBEATD_RUN", "cwd"}
-    assert found["TOKEN"] == "***"
+    assert set(found) <= {"PATH", "HOME", "LANG", "LC_CTYPE", *secrets, "HEARTBEATD_AGENT", "HEARTBEATD_RUN", "cwd"}
+    assert [found[name] for name in secrets] == ["***", "***"]
 
 
 def test_a_program_is_started_and_called_only_while_its_daemon_may_do_so(tmp_path: Path) -> None:
@@ -560,13 +600,44 @@ def test_several_servers_are_used_in_one_run(disk: ToolServer) -> None:
     assert [call.name for call in answer.tool_calls] == ["disk__free", "other__free"]
 
 
+def test_a_tool_is_called_by_its_whole_name() -> None:
+    api, names = Messages(), ("free", "not_free")
+    uses = [(f"disk__{name}", {}) for name in names]
+    _, requests = ask(api, program("names", allow=names), api.use(*uses), api.answer("well"))
+    assert api.results(requests[-1]) == [*names]
+
+
+def test_the_size_of_a_result_is_that_of_all_its_parts() -> None:
+    api = Messages()
+    answer, _ = ask(api, program("many_parts"), api.use(("disk__free", {})), api.answer("well"))
+    assert answer.tool_calls[0].result_bytes == 1000 * len("part") + len("[4,000 more parts were left out]")
+
+
+def test_a_tool_on_the_second_page_of_the_list_is_used() -> None:
+    api = Messages()
+    _, requests = ask(api, program("second_page"), api.use(("disk__free", {"path": "/"})), api.answer("well"))
+    assert api.results(requests[-1]) == ["8 % free"]
+
+
+def test_every_program_ends_with_the_run(tmp_path: Path) -> None:
+    async def use() -> None:
+        children, servers = Children("test"), (program("ok"), program("ok", name="other"))
+        async with new_http_client() as http:
+            async with ModelTools(children.converse, http)(Tools(servers, 5), "ops", tmp_path, 20):
+                assert len(children._running) == 2
+            assert not children._running
+
+    asyncio.run(use())
+
+
 def test_the_time_of_the_run_limits_the_tools_too() -> None:
     api = Messages()
     server = program("hang", timeout=timedelta(seconds=30))
-    run = replace(RUN, timeout=timedelta(seconds=1.5))
+    run = replace(RUN, timeout=timedelta(seconds=3))
     answer, requests = ask(api, server, api.use(("disk__free", {"path": "/"})), run=run)
     assert (len(requests), answer.failure, answer.transient) == (1, Failure.TIMEOUT, True)
     assert answer.tokens == Tokens(input=120, output=30, cache_read=7, cache_write=2)
+    assert sum(call.duration_ms or 0 for call in answer.tool_calls) < 15_000, "until the timeout of the server"
 
 
 def test_an_endless_answer_of_a_server_is_not_read_to_its_end() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from typing import Any
 
 MODE = sys.argv[1] if len(sys.argv) > 1 else ""
 READS = {"readOnlyHint": True}
@@ -25,10 +26,11 @@ def tools() -> list[dict[str, object]]:
         schema = {"type": "object", "description": "x" * 100_000}
     own = {"name": "free", "description": "d" * 5000, "inputSchema": schema, "annotations": READS}
     flood = [{**own, "name": f"tool{number}"} for number in range(300)] if MODE == "flood_of_tools" else []
-    return [*flood, own]
+    more = [{**own, "name": "not_free"}] if MODE == "names" else []
+    return [*flood, own, *more]
 
 
-def answer(request: dict[str, object]) -> object:
+def answer(request: dict[str, Any]) -> object:
     match request["method"]:
         case "initialize":
             info = {"name": "hostile", "version": "1"}
@@ -36,13 +38,15 @@ def answer(request: dict[str, object]) -> object:
         case "tools/list":
             if MODE == "endless_list":
                 return {"tools": tools(), "nextCursor": "again"}
+            if MODE == "second_page" and "cursor" not in (request.get("params") or {}):
+                return {"tools": [{**tool, "name": "other"} for tool in tools()], "nextCursor": "second"}
             return {"tools": tools()}
         case "tools/call":
-            return call()
+            return call(request["params"]["name"])
     return None
 
 
-def call() -> object:
+def call(name: str) -> object:
     if MODE == "hang":
         time.sleep(60)
     if MODE == "die":
@@ -58,6 +62,8 @@ def call() -> object:
         return {"content": "no list"}
     if MODE == "secret":
         return {"content": [{"type": "text", "text": "the token is s3cret-of-the-env\u0000"}]}
+    if MODE == "names":
+        return {"content": [{"type": "text", "text": name}]}
     if MODE == "many_parts":
         return {"content": [{"type": "text", "text": "part"}] * 5000}
     return {"content": [{"type": "text", "text": "8 % free"}]}
