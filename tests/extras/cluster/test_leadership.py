@@ -56,6 +56,7 @@ pytestmark = required_programs.needs("initdb")
 
 ONE_BOOT = "insert into boot (instance, pid, version, tzdata, started_at, last_tick_at) values ('a', 1, '0', '0', 1, 1)"
 EXPIRE = "update heartbeatd._leader set until_at = clock_timestamp() - interval '1 second'"
+LEASE_OF_LAST_BOOT = "update heartbeatd._leader set holder = boot.instance, until_at = now() + interval '{}' from heartbeatd.boot"
 LEASED_UNTIL = "select until_at from heartbeatd._leader where until_at > clock_timestamp()"
 
 
@@ -108,15 +109,24 @@ def test_status_on_a_host_without_a_daemon_shows_the_leader_as_running_while_it_
     """The clock of the server decides. That of the other host may differ."""
     world = make_world(AGENT, server=address)
     status = ["-c", str(world.config), "status"]
-    lease = "update heartbeatd._leader set holder = boot.instance, until_at = now() + interval '{}' from heartbeatd.boot"
     for left, expected in (("1 hour", "daemon: running on another machine, last tick"), ("-1 second", "daemon: down since")):
-        postgres.query(address, lease.format(left))
+        postgres.query(address, LEASE_OF_LAST_BOOT.format(left))
         assert main(status) == 0
         assert expected in capsys.readouterr().out
-    postgres.query(address, lease.format("1 hour"))
+    postgres.query(address, LEASE_OF_LAST_BOOT.format("1 hour"))
     world.stop()
     assert main(status) == 0
     assert "shut down" in capsys.readouterr().out
+
+
+def test_logs_on_a_host_without_a_daemon_show_no_end_of_the_leader_while_it_has_the_lease(
+    make_world: MakeWorld, address: str, postgres: PostgresServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world = make_world(AGENT, server=address)
+    for left, has_ended in (("1 hour", False), ("-1 second", True)):
+        postgres.query(address, LEASE_OF_LAST_BOOT.format(left))
+        assert main(["-c", str(world.config), "logs"]) == 0
+        assert ("ended unexpectedly" in capsys.readouterr().out) is has_ended
 
 
 def test_status_and_doctor_of_a_standby_name_the_leader(
