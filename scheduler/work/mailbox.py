@@ -91,7 +91,7 @@ def _read_folder(box: imaplib.IMAP4, folder: str, state: State | None) -> Unread
         return ((note,), after, "")
     unread = [uid for uid in _search(box, f"UID {state['uid'] + 1}:*", "UNSEEN") if uid > state["uid"]]
     if not unread:
-        return ((), {**after, "uid": max(last_uid, state["uid"])}, "")
+        return ((), after, "")
     shown = unread[:MAX_SHOWN]
     lines = _fetch_lines(box, shown)
     if len(unread) > len(shown):

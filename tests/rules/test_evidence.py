@@ -68,6 +68,16 @@ def test_two_lines_that_differ_only_in_figures_belong_to_two_problems() -> None:
     assert [line.text for line in seen.free_lines] == ["disk 2 is full"]
 
 
+def test_two_lines_that_differ_only_in_figures_keep_their_problems_when_all_figures_move() -> None:
+    seen = look("disk 1: 91 %\ndisk 2: 92 %", problem("one", "disk 1: 81 %"), problem("two", "disk 2: 82 %"))
+    assert [seen.owners[line.place].label for line in seen.lines or ()] == ["one", "two"]
+
+
+def test_a_problem_keeps_the_line_that_is_not_printed_beside_the_one_that_is() -> None:
+    both = problem("both", VAR, NGINX)
+    assert look(VAR, both).tracked_lines(both) == both.lines
+
+
 def test_two_findings_about_one_line_become_one() -> None:
     seen = look(f"{VAR}\n{NGINX}")
     found = [

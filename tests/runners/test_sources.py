@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import socketserver
 import subprocess
+import threading
 from base64 import b64encode
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -176,6 +178,29 @@ def test_errors_of_a_mailbox_are_one_line_without_the_password(box: Mailbox, tmp
     with Server([silence()]) as hung:
         late = Looks(mailbox(hung.url.removeprefix("http://"), encryption="none"), tmp_path, timeout=timedelta(seconds=0.2))
         assert late.error() == "no answer within 0s"
+
+
+class RepeatsLogin(socketserver.StreamRequestHandler):
+    """A mailbox that repeats the login in its error."""
+
+    def handle(self) -> None:
+        self.wfile.write(b"* OK ready\r\n")
+        for line in self.rfile:
+            tag, command, *rest = line.split()
+            self.wfile.write(
+                b"* CAPABILITY IMAP4rev1\r\n%b OK done\r\n" % tag
+                if command == b"CAPABILITY"
+                else b"%b NO %b\r\n" % (tag, b" ".join(rest))
+            )
+
+
+def test_a_mailbox_that_repeats_the_login_reveals_neither_user_nor_password(tmp_path: Path) -> None:
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), RepeatsLogin) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        login = {"user": Secret("anna-of-the-canary"), "password": Secret("password-of-the-canary")}
+        error = Looks(mailbox(f"127.0.0.1:{server.server_address[1]}", encryption="none", **login), tmp_path).error()
+        server.shutdown()
+    assert error.replace('"', "") == "*** ***"
 
 
 # --- pages and feeds --------------------------------------------------------------------------------------------------

@@ -316,9 +316,12 @@ agents: {{ops: {{runner: {{kind: command, argv: [claude], {own}}}, fallbacks: [{
     assert [f"{call.at:%H} {call.argv[0]}" for call in world.calls][:3] == ["08 claude", "08 backup", "10 claude"]
 
 
-def test_the_limit_of_an_account_counts_for_all_its_programs(make_world: MakeWorld) -> None:
-    named = "argv: [/opt/bin/claude, -p], account: team"
-    world = make_world(CONFIG.replace("argv: [claude, -p]", SPREAD).replace("argv: [/opt/bin/claude, -p]", named))
+@pytest.mark.parametrize(
+    "limits", [(SPREAD, "argv: [/opt/bin/claude, -p], account: team"), ("argv: [claude, -p], account: team", SPREAD)]
+)
+def test_the_limit_of_an_account_counts_for_all_its_programs(make_world: MakeWorld, limits: tuple[str, str]) -> None:
+    ops, web = limits
+    world = make_world(CONFIG.replace("argv: [claude, -p]", ops).replace("argv: [/opt/bin/claude, -p]", web))
     world.run(minutes=119)
     assert len([call for call in world.calls if call.name != "own"]) == 3
 
