@@ -24,7 +24,7 @@ from test_story_async_results import http_agent
 from test_story_models import KEY, config
 from world import Delayed, MakeWorld, utc
 
-from heartbeatd.verbs import Ack, CloseProblem, Mute, Unack
+from heartbeatd.verbs import Ack, CloseProblem, Mute, ReportResult, Unack
 from scheduler.engine.effects import Sender, VerbRequest
 from scheduler.engine.inbox import Refused
 from scheduler.model.daemon_health import EngineHealth, ReloadState
@@ -89,6 +89,16 @@ def test_downtime_does_not_count_as_lateness(make_world: MakeWorld) -> None:
     world.run(minutes=6)
     assert [row["why"] for row in world.records() if row["slots"] > 1] == ["missed"]
     assert page.series("dispatch_lateness")["dispatch_lateness_seconds_count{heartbeat}"] == 1
+
+
+def test_a_failed_precheck_counts_once_if_the_result_of_its_run_comes_later(make_world: MakeWorld) -> None:
+    with Server([gateway.async_answer()]) as server:
+        world = make_world(http_agent(server.url, interval="1d", precheck="{command: look}"))
+        world.prechecks["ops"] = lambda _: 3
+        page = Page(world)
+        world.run(minutes=1)
+        world.request(VerbRequest(ReportResult(text="HEARTBEAT_OK"), server.requests[0].json["run"]))
+    assert page.series("precheck_failures_total") == {"precheck_failures_total{ops}": 1}
 
 
 def test_what_most_entries_need_exists_at_zero_from_the_start(make_world: MakeWorld) -> None:

@@ -257,6 +257,19 @@ def test_the_budget_of_all_entries_is_exhausted_by_the_first_run_that_it_skips(m
         assert page.series("budget_exhausted") == {"budget_exhausted{runs_per_day,,,all}": exhausted}
 
 
+def test_each_limit_of_each_budget_is_exhausted_by_the_runs_that_it_skips_itself(make_world: MakeWorld) -> None:
+    beat = '{schedule: "*/30 * * * *", checklist: "- look\\n", deliver: log, budget: {%s}}'
+    budgets = {"ops": "runs_per_day: 2, usd_per_day: 9, usd_per_try: 0.01", "web": "runs_per_day: 4"}
+    agents = (f"  {name}: {{runner: {{kind: command, argv: [a]}}, heartbeat: {beat % each}}}\n" for name, each in budgets.items())
+    world = make_world("agents:\n" + "".join(agents), start="2026-03-02 08:10")
+    page = Page(world)
+    limits = (("runs_per_day", "ops"), ("usd_per_day", "ops"), ("runs_per_day", "web"))
+    for until, exhausted in (("09:10", [0, 0, 0]), ("10:10", [1, 0, 0]), ("10:40", [1, 0, 1])):
+        world.run_until(f"2026-03-02 {until}")
+        found = page.series("budget_exhausted")
+        assert [found[f"budget_exhausted{{{limit},heartbeat,{name},entry}}"] for limit, name in limits] == exhausted, until
+
+
 def test_the_share_of_a_budgets_day_follows_the_planned_runs(make_world: MakeWorld) -> None:
     hours = '{start: "06:00", end: "12:00"}'
     world = make_world(
