@@ -8,7 +8,6 @@ import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
-from difflib import unified_diff
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
@@ -103,17 +102,17 @@ def _edit_file(path: Path, edits: Iterable[tuple[list[str], object]], *, dry_run
     with report_refusal(path, before):
         for steps, value in edits:
             new = text_editing.apply_patch(new, text_editing.nest_value(steps, value))
-    after = new.encode()
-    load.load_config(path, os.environ, content=after, resolve_secrets=False)
+    load.load_config(path, os.environ, content=new.encode(), resolve_secrets=False)
+    _show_and_write(path, old, new, dry_run=dry_run)
+
+
+def _show_and_write(path: Path, old: str, new: str, *, dry_run: bool) -> None:
+    """Print the changed lines, write the file unless `dry_run`, and say when the daemon applies it."""
     for line in changed_lines(old, new) or ("nothing changed",):
-        click.echo(line)
-    if dry_run or after == before:
+        click.echo(paint(line, Level.GOOD) if line.startswith("+") else line)
+    if dry_run or old == new:
         return
-    write_config(path, before, after)
-    _say_when_it_is_applied(path)
-
-
-def _say_when_it_is_applied(path: Path) -> None:
+    write_config(path, old.encode(), new.encode())
     files = daemon_files.locate_files(path, None)
     if daemon_files.find_running_daemon(files) is None:
         click.echo("written; the daemon is not running and reads the file when it starts", err=True)
@@ -225,10 +224,10 @@ def _add_entry(
     except templates.NoTarget as error:
         raise InputError(str(error)) from None
     with report_refusal(path, before):
-        after = add_entries(before.decode(), section, [entry]).encode()
+        after = add_entries(before.decode(), section, [entry])
     check = TimeCheck(utc_now(), entries.has_seen_one_time_job)
-    loaded = load.load_config(path, os.environ, resolve_secrets=False, content=after, time_check=check)
-    _write_config(path, before, after, dry_run=dry_run)
+    loaded = load.load_config(path, os.environ, resolve_secrets=False, content=after.encode(), time_check=check)
+    _show_and_write(path, before.decode(), after, dry_run=dry_run)
     return loaded, inherits
 
 
@@ -262,18 +261,6 @@ def _shared_keys(config: LoadedConfig) -> tuple[dict[str, object], tuple[str, ..
         if deliver is not None and not (deliver in LOGS and len(config.settings.channels) == 2):
             shared["heartbeat"] = {"deliver": deliver}
     return shared, comment
-
-
-def _write_config(path: Path, before: bytes, after: bytes, *, dry_run: bool) -> None:
-    """Print the difference, and write the file unless `dry_run`."""
-    old, new = (text.decode().splitlines() for text in (before, after))
-    for line in unified_diff(old, new, str(path), str(path), lineterm="", n=1):
-        click.echo(paint(line, Level.GOOD) if line.startswith("+") else line)
-    if dry_run:
-        click.echo("nothing was written (--dry-run)")
-        return
-    write_config(path, before, after)
-    click.echo(f"wrote {path}")
 
 
 def _write_checklist(path: Path, text: str, *, dry_run: bool) -> None:
