@@ -289,7 +289,9 @@ class Draft:
     @property
     def is_empty(self) -> bool:
         """Whether there is no agent and no job, or nothing of the files is in them: then the files are of another system."""
-        return not (self.data["agents"] or self.data["cron"]) or not self.receipt.has_any_used
+        return not (self.data["agents"] or self.data["cron"]) or all(
+            entry.status == "dropped" for entry in self.receipt.entries.values()
+        )
 
     # Names and secrets
 

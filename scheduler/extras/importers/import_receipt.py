@@ -162,11 +162,6 @@ class Receipt:
         ]
 
     @property
-    def has_any_used(self) -> bool:
-        """Whether any value of the files is in the new config."""
-        return any(entry.status != "dropped" for entry in self.entries.values())
-
-    @property
     def losses(self) -> list[ReceiptEntry]:
         """The settings that are not in the new config."""
         return [entry for entry in self.entries.values() if entry.status == "dropped" and entry.is_loss]

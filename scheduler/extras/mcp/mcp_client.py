@@ -167,7 +167,8 @@ class _Connection:
         info = Implementation(name="heartbeatd", version=__version__)
         async with Client(self.transport.connect(), client_info=info, cache=None) as client:
             self._client = client
-            self.tools = self._choose_tools(await self._list_tools(client))
+            listed = await self._list_tools(client)
+            self.tools = tuple(self._check_tool(name, listed) for name in self.server.allow)
             self._ready.set()
             ended = asyncio.create_task(self.transport.ended.wait())
             closing = asyncio.create_task(self._closing.wait())
@@ -189,10 +190,6 @@ class _Connection:
             if cursor is None or len(listed) >= MAX_LISTED:
                 break
         return listed
-
-    def _choose_tools(self, listed: Mapping[str, Tool | None]) -> tuple[OfferedTool, ...]:
-        """The allowed tools. Raises CallError if one of them is missing, may change something, or cannot be offered."""
-        return tuple(self._check_tool(name, listed) for name in self.server.allow)
 
     def _check_tool(self, name: str, listed: Mapping[str, Tool | None]) -> OfferedTool:
         tool = listed.get(name)
