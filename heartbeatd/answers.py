@@ -113,8 +113,8 @@ class RunSummary(ResponseBody):
     """
 
     id: int
-    slot: Time
-    slots: int
+    planned_at: Time
+    planned_runs: int
     trigger: str
     result: str | None
     why: str | None
@@ -216,7 +216,7 @@ class EntryState(EntryName):
 class EntryStatus(EntryState):
     """The state of an agent or a job, its next and last run, and what is wrong with it."""
 
-    next_slot: Time | None
+    next_planned_at: Time | None
     next_due: Time | None
     last_run: LastRun | None
     last_success_at: Time | None
@@ -747,7 +747,7 @@ class MessageWithText(QueuedMessage):
     recipient: str
     key: str
     trigger: str
-    slot: Time
+    planned_at: Time
     finished_at: Time | None
     hold_note: str | None
 
@@ -899,7 +899,7 @@ class SlotStretch(EntryPart):
 
     from_: Time
     to: Time
-    slots: int
+    planned_runs: int
     results: list[CountedResult]
     run: int | None
     runs: list[int] | None
@@ -918,7 +918,7 @@ class ExplanationOn(Explanation):
     day: Day | None
     from_: Time
     until: Time
-    slots: int
+    planned_runs: int
     stretches: list[SlotStretch]
     totals: list[CountedResult]
     beside: list[CountedResult]

@@ -33,14 +33,14 @@ class Event(BaseModel):
     run: int | None = None
     kind: str | None = None
     name: str | None = None
-    slot: datetime | None = None
+    planned_at: datetime | None = None
     trigger: str | None = None
     attempt: int | None = None
     result: str | None = None
     why: str | None = None
     started_at: datetime | None = None
     finished_at: datetime | None = None
-    slots: int | None = None
+    planned_runs: int | None = None
     message: int | None = None
     channel: str | None = None
     config_hash: str | None = None

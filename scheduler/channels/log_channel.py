@@ -11,7 +11,7 @@ from scheduler.system.log import log_event
 
 
 async def _send(channel: Channel, message: Message, context: SendContext) -> DeliveryResult:  # noqa: ARG001 (as all kinds have it)
-    log_event(logging.INFO, "said", kind=message.kind, name=message.name, slot=message.slot, text=message.text)
+    log_event(logging.INFO, "said", kind=message.kind, name=message.name, planned_at=message.planned_at, text=message.text)
     return DeliveryResult("delivered")
 
 

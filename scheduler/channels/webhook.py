@@ -34,10 +34,10 @@ async def send(channel: Channel, message: Message, context: SendContext) -> Deli
 
 
 def _body(channel: Channel, message: Message) -> dict[str, object]:
-    slot = message.slot.astimezone(UTC).isoformat().replace("+00:00", "Z")
+    planned_at = message.planned_at.astimezone(UTC).isoformat().replace("+00:00", "Z")
     text = prefixed_text(channel, message)
     own = {each.name: getattr(message, each.name) for each in fields(Message)}  # a queued message has fields of its own
-    return own | {"slot": slot, "text": text, "agent": message.name, "host": channel.host}
+    return own | {"planned_at": planned_at, "text": text, "agent": message.name, "host": channel.host}
 
 
 def _signature(channel: Channel, now: datetime, body: bytes) -> dict[str, str]:

@@ -188,13 +188,13 @@ def _period_lines(data: ExplanationOn) -> Iterator[str]:
     zone, hours = ZoneInfo(data.zone), data.until - data.from_
     length = f"{hours / timedelta(hours=1):g} hours, " if data.day and hours != timedelta(days=1) else ""
     when = f"{data.day:%a %Y-%m-%d}" if data.day else f"since {data.from_.astimezone(zone):%Y-%m-%d %H:%M:%S %Z}"
-    yield f"{when}, {length}{format_count(data.slots, 'planned run')}"
+    yield f"{when}, {length}{format_count(data.planned_runs, 'planned run')}"
     clock = partial(format_clock, zone=zone, with_zone=any(fact.code == "clock_change" for fact in data.facts))
     if data.stretches:
         columns: list[Column[SlotStretch]] = [
             Column("FROM", lambda each: clock(each.from_)),
-            Column("TO", lambda each: clock(each.to) if each.slots else ""),
-            Column("TIMES", lambda each: str(each.slots or "-")),
+            Column("TO", lambda each: clock(each.to) if each.planned_runs else ""),
+            Column("TIMES", lambda each: str(each.planned_runs or "-")),
             Column("WHY", _stretch_text, level=lambda each: level_of_run(each.results[0].result, each.results[0].why)),
         ]
         yield format_list(data.stretches, columns)
@@ -204,5 +204,5 @@ def _stretch_text(stretch: SlotStretch) -> str:
     """What happened to the slots, and their run records."""
     results = stretch.results
     why = results[0].says if len(results) == 1 else "; ".join(f"{each.count} {each.says}" for each in results)
-    first, last = (stretch.runs if stretch.slots else None) or (None, None)
+    first, last = (stretch.runs if stretch.planned_runs else None) or (None, None)
     return why + ("" if first is None else f" (run {first})" if first == last else f" (runs {first} to {last})")

@@ -110,7 +110,7 @@ ENTRY_COLUMNS: list[Column[SimulatedEntry]] = [
     Column("COST", lambda each: usd_text(each.usd)),
 ]
 SKIP_COLUMNS: list[Column[SimulatedSkips]] = [
-    Column("SKIPPED", lambda each: count_text(each.slots)),
+    Column("SKIPPED", lambda each: count_text(each.planned_runs)),
     Column("WHY", lambda each: each.why),
     Column("", lambda each: SlotCause(each.why).text),
 ]
@@ -179,7 +179,7 @@ def _total_rows(before: ReplayTotals, after: ReplayTotals) -> Iterator[tuple[str
 
 REPLAY_COLUMNS: list[Column[ReplayedRun]] = [
     Column("RUN", lambda each: str(each.id), is_number=True),
-    Column("TIME", lambda each: format_time(each.slot)[5:16]),
+    Column("TIME", lambda each: format_time(each.planned_at)[5:16]),
     Column("NAME", entry_label),
     Column("RECORDED", lambda each: words_of(each.before)),
     Column("REPLAYED", lambda each: words_of(each.after)),

@@ -76,11 +76,11 @@ def _run_columns(found: list[RunRecord], sort: str, now: datetime) -> list[Colum
     columns: list[Column[RunRecord]] = [
         Column("RUN", lambda run: str(run.id)),
         Column("NAME", entry_label),
-        Column("PLANNED", lambda run: format_short_time(run.slot, now)),
+        Column("PLANNED", lambda run: format_short_time(run.planned_at, now)),
         Column("STARTED BY", lambda run: run.trigger),
         Column(
             "RESULT",
-            lambda run: (run.result or run.state) + (f" x{run.slots}" if run.slots > 1 else ""),
+            lambda run: (run.result or run.state) + (f" x{run.planned_runs}" if run.planned_runs > 1 else ""),
             level=lambda run: level_of_run(run.result, run.why),
         ),
         Column(
@@ -118,8 +118,8 @@ def _run_facts(run: RunRecord) -> list[tuple[str, str]]:
     return [
         ("run", str(run.id)),
         ("name", entry_label(run)),
-        ("planned", f"{format_time(run.slot)} {zone_name()}"),
-        ("in all", format_count(run.slots, "planned run") if run.slots > 1 else ""),
+        ("planned", f"{format_time(run.planned_at)} {zone_name()}"),
+        ("in all", format_count(run.planned_runs, "planned run") if run.planned_runs > 1 else ""),
         ("started by", run.trigger),
         ("result", run.result or run.state),
         ("why", run.why or ""),

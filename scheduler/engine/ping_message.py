@@ -83,7 +83,7 @@ async def _send_on_new_client(channel: Channel, network: Network, now: datetime)
         kind="ping",
         name="heartbeatd",
         trigger="manual",
-        slot=now,
+        planned_at=now,
         part=1,
         parts=1,
         text=TEST_MESSAGE_TEXT,

@@ -79,7 +79,7 @@ class ReplayedRun(EntryName):
     """A recorded run that ends differently with another config. `id` is that of the recorded run."""
 
     id: int
-    slot: Time
+    planned_at: Time
     trigger: str
     before: RunVerdict
     after: RunVerdict
@@ -399,7 +399,7 @@ def words_of(verdict: RunVerdict) -> str:
 
 def _changed_run(run: RecordedRun, before: RunVerdict, after: RunVerdict) -> ReplayedRun:
     return ReplayedRun(
-        kind=run.kind.value, name=run.name, id=run.id, slot=run.slot, trigger=run.trigger.value, before=before, after=after
+        kind=run.kind.value, name=run.name, id=run.id, planned_at=run.slot, trigger=run.trigger.value, before=before, after=after
     )
 
 

@@ -80,7 +80,7 @@ class SimulatedSkips(ResponseBody):
     """How many slots were skipped for a reason, without a call."""
 
     why: str
-    slots: FigureRange
+    planned_runs: FigureRange
 
 
 class SimulatedDay(SimulatedFigures):
@@ -542,7 +542,8 @@ def _summarize(
         usd=_range(sum(tally.usd.values()) for tally in tallies) if is_priced else None,
         entries=_entries(settings, tallies),
         skips=[
-            SimulatedSkips(why=reason, slots=slots) for reason, slots in sorted(skips.items(), key=lambda each: -each[1].mean)
+            SimulatedSkips(why=reason, planned_runs=slots)
+            for reason, slots in sorted(skips.items(), key=lambda each: -each[1].mean)
         ],
         days=_days(tallies, is_priced=is_priced),
         early_budget_ends=_early_budget_ends(tallies),

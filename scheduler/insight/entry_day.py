@@ -650,7 +650,7 @@ class _EntryDay(ExplainedEntry):
         return self._overview(result, code, says, f"heartbeatd show {cause.last_id}", cause.last_id, is_expected=is_expected)
 
 
-QUIET_WAITS = (None, wake_waits.STARTING, wake_waits.NEXT_SLOT, wake_waits.OTHER_JOBS, Skip.ALREADY_RUNNING)
+QUIET_WAITS = (None, wake_waits.STARTING, wake_waits.NEXT_RUN, wake_waits.OTHER_JOBS, Skip.ALREADY_RUNNING)
 OUTCOME_VERBS = {Outcome.FAILED.value: "failed", Outcome.TIMEOUT.value: "timed out", Outcome.ABANDONED.value: "was interrupted"}
 HIDDEN = (Suppression.NOT_SHOWN, Suppression.MUTED)
 UNTOLD_REASONS = (Failure.EXIT, Failure.TIMEOUT)  # the error is more precise

@@ -219,7 +219,7 @@ def _run_fact(label: str, explained: ExplainedEntry, run: RunRecord | None) -> F
     if run.finished_at:
         parts.append(f"took {format_elapsed(run.finished_at - run.started_at)}")
     code = str(run.why) if result == Outcome.SKIPPED else result
-    return _fact(label, code, ", ".join(parts) + (f": {run.error}" if run.error else ""), run.slot, run.id)
+    return _fact(label, code, ", ".join(parts) + (f": {run.error}" if run.error else ""), run.planned_at, run.id)
 
 
 def _count_fact(label: str, counts: Sequence[tuple[SlotCause, int]], code: str, noun: str) -> Fact:
@@ -354,7 +354,7 @@ def explain_period(explained: ExplainedEntry, period: Period) -> ExplanationOn:
         day=period.day,
         from_=period.begin,
         until=period.end,
-        slots=sum(stretch.slot_count for stretch in stretches),
+        planned_runs=sum(stretch.slot_count for stretch in stretches),
         stretches=[_explain_group(stretch) for stretch in stretches],
         totals=[_count_cause(cause, slots) for cause, slots in totals],
         beside=[_count_cause(cause, runs) for cause, runs in beside],
@@ -400,7 +400,7 @@ def _explain_group(stretch: SlotGroup) -> SlotStretch:
     return SlotStretch(
         from_=stretch.first,
         to=stretch.last,
-        slots=stretch.slot_count,
+        planned_runs=stretch.slot_count,
         results=[_count_cause(cause, count) for cause, count in stretch.cause_counts],
         run=stretch.run_id,
         runs=list(stretch.run_ids) if stretch.run_ids else None,

@@ -153,7 +153,7 @@ def read_entries(
     return [
         EntryStatus(
             **dict(entry_states.entry_state(entry, times, is_open=row["run_state"] in ("running", "waiting"))),
-            next_slot=entry.slot,
+            next_planned_at=entry.slot,
             next_due=None if entry.state == "active" and entry.paused else entry.due_at,
             last_run=_last_run(row, deliveries),
             last_success_at=entry.last_success_at,

@@ -17,7 +17,7 @@ from scheduler.store import entries, runs, wakes
 from scheduler.store.wakes import WakeState
 
 STARTING = "starting"
-NEXT_SLOT = "next_slot"
+NEXT_RUN = "next_run"
 ANOTHER_WAKE = "another_wake"
 OTHER_JOBS = "other_jobs"
 REMINDER = "reminder"
@@ -63,7 +63,7 @@ class WakeWait:
 
 WAIT_TEXTS = {
     STARTING: "its run is due",
-    NEXT_SLOT: "it is delivered with the next scheduled run",
+    NEXT_RUN: "it is delivered with the next scheduled run",
     ANOTHER_WAKE: "no run is planned; another wake starts one",
     REMINDER: "it is a reminder",
     OTHER_JOBS: "other jobs that may wake the agent are still running",
@@ -128,4 +128,4 @@ def _wait_for_slot(entry_row: EntryRow | None, reason: str | None) -> WakeWait:
     until = entry_row and entry_row.slot_due_at
     if until is None:
         return WakeWait(ANOTHER_WAKE if reason in (None, Reason.CANCELLED) else reason)
-    return WakeWait(reason or NEXT_SLOT, until)
+    return WakeWait(reason or NEXT_RUN, until)

@@ -17,7 +17,7 @@ class Message:
     kind: str
     name: str
     trigger: str
-    slot: datetime
+    planned_at: datetime
     part: int
     parts: int
     text: str

@@ -82,7 +82,7 @@ class OutboxMessage(Message):
     @property
     def origin(self) -> Origin:
         """The run that it comes from."""
-        return Origin(self.run_id, self.kind, self.name, self.trigger, self.slot)
+        return Origin(self.run_id, self.kind, self.name, self.trigger, self.planned_at)
 
 
 @dataclass(frozen=True, slots=True)
@@ -765,7 +765,9 @@ def _report_move(
 
 
 def _message_from_row(row: sqlite3.Row) -> OutboxMessage:
-    return read_row(OutboxMessage, row, recipient=row["whom"], doubted=row["doubted_at"] is not None)
+    return read_row(
+        OutboxMessage, row, planned_at=from_millis(row["slot"]), recipient=row["whom"], doubted=row["doubted_at"] is not None
+    )
 
 
 MAX_ROW_ID = 2**63 - 1
@@ -833,7 +835,8 @@ def count_messages_by_state(db: sqlite3.Connection, agents: Collection[str] | No
 def get_message_with_text(db: sqlite3.Connection, message_id: int) -> MessageWithText | None:
     """A message with its title, its whole text, its recipient and its key; None if there is none."""
     row = db.execute(
-        "select *, substr(text, 1, cast(? as integer)) as begins from outbox where id = ?", (BEGINS, message_id)
+        "select *, slot as planned_at, substr(text, 1, cast(? as integer)) as begins from outbox where id = ?",
+        (BEGINS, message_id),
     ).fetchone()
     return _read_message(row, MessageWithText, recipient=row["whom"]) if row else None
 

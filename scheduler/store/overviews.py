@@ -21,8 +21,8 @@ from scheduler.store.run_history import WHY
 # Each entry with its newest run record (found by index), and the number of its waiting wakes. A kind or name of null means any.
 OVERVIEWS = f"""
 select {", ".join(f"entry.{column}" for column in entries.COLUMNS)},
-  last.id as run_id, last.slot as run_slot, last.slots as run_slots, last.trigger as run_trigger, last.state as run_state,
-  last.outcome as run_result, {WHY} as run_why, last.suppression as run_suppression,
+  last.id as run_id, last.slot as run_planned_at, last.slots as run_planned_runs, last.trigger as run_trigger,
+  last.state as run_state, last.outcome as run_result, {WHY} as run_why, last.suppression as run_suppression,
   last.started_at as run_started_at, last.finished_at as run_finished_at, last.error as run_error, last.worker as run_worker,
   last.repeats as run_repeats,
   (select awaits from outbox where entry.kind = 'cron' and outbox.name = entry.name and awaits is not null and state = 'pending'

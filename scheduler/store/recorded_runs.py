@@ -12,7 +12,7 @@ from typing import Any
 from scheduler.model.outcome import Kind, Outcome, Trigger
 from scheduler.model.timestamps import from_millis, to_millis
 from scheduler.store.rows import read_row
-from scheduler.store.run_history import WITH_WHY
+from scheduler.store.run_history import RECORDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class RecordedWake:
 
 def read_runs(db: sqlite3.Connection, since: datetime) -> list[RecordedRun]:
     """The runs that were closed from `since` on, and the records of skipped slots that reach into that time; by their slots."""
-    query = f"{WITH_WHY} where state = 'closed' and finished_at >= :since order by slot, id"
+    query = f"{RECORDS} where state = 'closed' and finished_at >= :since order by slot, id"
     return [
         read_row(
             RecordedRun,

@@ -30,7 +30,7 @@ from scheduler.store.outbox import Delivery
 from scheduler.store.rows import read_row
 
 WHY = "coalesce(reason, suppression)"  # of a run record, as `AttemptResult.why`
-WITH_WHY = f"select *, {WHY} as why from run"  # noqa: S608 (a literal of this file)
+RECORDS = f"select *, {WHY} as why, slot as planned_at, slots as planned_runs from run"  # noqa: S608 (a literal of this file)
 
 ORDERS = {"id": "id desc", "cost": "cost_usd desc nulls last, id desc"}
 
@@ -68,7 +68,7 @@ def list_runs(
     used = {text: value for text, value in filters.items() if value is not None}
     place, values = _place_after(db, sort, after) if after is not None else ("true", ())
     where = " and ".join((*used, place))
-    query = f"{WITH_WHY} where {where} order by {ORDERS[sort]} limit ?"
+    query = f"{RECORDS} where {where} order by {ORDERS[sort]} limit ?"
     return [read_run(db, row) for row in db.execute(query, (*used.values(), *values, limit))]
 
 
@@ -86,7 +86,7 @@ def _place_after(db: sqlite3.Connection, sort: str, after: int) -> tuple[str, tu
 
 def runs_covering(db: sqlite3.Connection, kind: Kind, name: str, begin: datetime, end: datetime) -> list[sqlite3.Row]:
     """The rows of an entry's slots in [begin, end), the oldest first, and earlier rows that may reach into that time."""
-    query = f"{WITH_WHY} where kind = ? and name = ? and slot < ? and (slot >= ? or (slots > 1 and finished_at >= ?)) order by id"
+    query = f"{RECORDS} where kind = ? and name = ? and slot < ? and (slot >= ? or (slots > 1 and finished_at >= ?)) order by id"
     return db.execute(query, (kind, name, to_millis(end), to_millis(begin), to_millis(begin))).fetchall()
 
 
@@ -208,7 +208,7 @@ def skipped_since(db: sqlite3.Connection, kind: Kind, name: str, run_id: int) ->
 
 def get_run(db: sqlite3.Connection, run_id: int) -> RunRecord | None:
     """One run; None if there is none."""
-    query = f"{WITH_WHY} where id = ?"
+    query = f"{RECORDS} where id = ?"
     row = db.execute(query, (run_id,)).fetchone()
     return read_run(db, row) if row else None
 

@@ -134,7 +134,7 @@ def _describe_event(happened: Event) -> list[tuple[str, tuple[str, str] | None, 
         case AttemptStarted():
             return [("started", (happened.kind, happened.name), _run_data(happened))]
         case RunClosed(result=AttemptResult(outcome=Outcome.SKIPPED) as result):
-            skipped = {"slots": happened.slots, "result": result.outcome.value, "why": result.why}
+            skipped = {"planned_runs": happened.slots, "result": result.outcome.value, "why": result.why}
             return [("skipped", (happened.kind, happened.name), _run_data(happened) | skipped)]
         case RunClosed(result=result):
             key = happened.kind, happened.name
@@ -165,7 +165,7 @@ def _run_data(happened: AttemptStarted | RunClosed) -> dict[str, object]:
         "run": happened.run_id,
         "kind": happened.kind.value,
         "name": happened.name,
-        "slot": iso_utc(happened.slot),
+        "planned_at": iso_utc(happened.slot),
         "trigger": happened.trigger.value,
         "attempt": happened.attempt,
     }

@@ -98,7 +98,7 @@ def _given(claim: Claim, agent: Agent) -> Given:
             "run": run.id,
             "trigger": run.trigger.value,
             "attempt": run.attempt,
-            "scheduled_at": run.slot.strftime("%Y-%m-%dT%H:%M:%SZ"),
+            "planned_at": run.slot.strftime("%Y-%m-%dT%H:%M:%SZ"),
         },
         turns=reserved.turns if reserved else (),
         unavailable=claim.facts.unavailable,

@@ -21,7 +21,7 @@ MESSAGE = Message(
     kind="heartbeat",
     name="ops",
     trigger="interval",
-    slot=datetime(2026, 11, 20, 16, 30, tzinfo=UTC),
+    planned_at=datetime(2026, 11, 20, 16, 30, tzinfo=UTC),
     part=1,
     parts=1,
     text="The disk is full.",

@@ -291,7 +291,7 @@ def test_a_month_is_reported_in_eighty_columns_and_its_most_expensive_run_is_lis
     arguments = ["runs", "--sort", "cost", "--since", "2026-11-06", "--limit", "2", "--state", str(month.world.state)]
     assert main([*arguments, "--format", "json"]) == 0
     dearest, following = json.loads(capsys.readouterr().out)
-    assert (dearest["name"], dearest["slot"], dearest["cost_usd"]) == ("research", "2026-11-07T06:00:00Z", 2.7)
+    assert (dearest["name"], dearest["planned_at"], dearest["cost_usd"]) == ("research", "2026-11-07T06:00:00Z", 2.7)
     assert following["cost_usd"] == 0.27
     assert main(arguments) == 0
     lines = capsys.readouterr().out.splitlines()

@@ -151,8 +151,8 @@ def test_a_removed_write_ahead_log_is_detected_and_a_restart_has_every_record(da
     it.wait_until(lambda: len(it.runs("tick", "--result", "ok")) > 3)
     it.stop()
     rows = it.runs("tick")
-    slots = [timegm(time.strptime(row["slot"], "%Y-%m-%dT%H:%M:%SZ")) for row in rows]
-    assert sum(row["slots"] for row in rows) == max(slots) - min(slots) + 1
+    slots = [timegm(time.strptime(row["planned_at"], "%Y-%m-%dT%H:%M:%SZ")) for row in rows]
+    assert sum(row["planned_runs"] for row in rows) == max(slots) - min(slots) + 1
 
 
 def test_a_state_path_that_is_not_a_file_is_refused_and_not_changed(tmp_path: Path) -> None:
@@ -179,10 +179,10 @@ def test_repeated_kills_lose_nothing_and_run_nothing_twice(daemon: Begin) -> Non
     it.wait_until(lambda: len(it.runs("tick", "--result", "ok")) % 3 == 2)
     it.stop()
     rows = it.runs("tick")
-    slots = [(row["trigger"], row["slot"]) for row in rows]
+    slots = [(row["trigger"], row["planned_at"]) for row in rows]
     assert len(slots) == len(set(slots))
-    seconds = [timegm(time.strptime(row["slot"], "%Y-%m-%dT%H:%M:%SZ")) for row in rows]
-    assert sum(row["slots"] for row in rows) >= max(seconds) - min(seconds) + 1
+    seconds = [timegm(time.strptime(row["planned_at"], "%Y-%m-%dT%H:%M:%SZ")) for row in rows]
+    assert sum(row["planned_runs"] for row in rows) >= max(seconds) - min(seconds) + 1
     did = Counter((it.folder / "done.txt").read_text().split())
     assert set(did.values()) == {1}
     assert len(did) >= len([row for row in rows if row["result"] == "ok"])

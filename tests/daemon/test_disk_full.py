@@ -107,8 +107,8 @@ def failed_turns(it: Daemon) -> float:
 
 
 def slots_without_a_row(rows: list[dict[str, Any]], every: int) -> int:
-    seconds = [timegm(strptime(row["slot"], "%Y-%m-%dT%H:%M:%SZ")) for row in rows]
-    return (max(seconds) - min(seconds)) // every + 1 - sum(row["slots"] for row in rows)
+    seconds = [timegm(strptime(row["planned_at"], "%Y-%m-%dT%H:%M:%SZ")) for row in rows]
+    return (max(seconds) - min(seconds)) // every + 1 - sum(row["planned_runs"] for row in rows)
 
 
 def test_on_a_full_disk_nothing_runs_and_afterwards_every_slot_is_recorded(

@@ -120,8 +120,8 @@ def test_a_daemon_without_free_descriptors_waits_and_logs_that_once_a_minute(tmp
         assert not it.runs("--result", "failed")
         for name, every in (("ops", 2), ("tick", 1)):
             rows = it.runs(name)
-            seconds = [timegm(time.strptime(row["slot"], "%Y-%m-%dT%H:%M:%SZ")) for row in rows]
-            assert sum(row["slots"] for row in rows) == (max(seconds) - min(seconds)) // every + 1
+            seconds = [timegm(time.strptime(row["planned_at"], "%Y-%m-%dT%H:%M:%SZ")) for row in rows]
+            assert sum(row["planned_runs"] for row in rows) == (max(seconds) - min(seconds)) // every + 1
     finally:
         if it.process.poll() is None:
             it.kill()

@@ -37,8 +37,8 @@ def line(log: io.StringIO) -> str:
 
 def test_an_event_is_one_line_with_its_fields_in_order(log: io.StringIO) -> None:
     set_up_log(log)
-    log_event(logging.INFO, "run", id=12, agent="host", slot=datetime(2026, 11, 20, 16, 30, tzinfo=UTC), result=Outcome.OK)
-    assert line(log) == "INFO run id=12 agent=host slot=2026-11-20T16:30:00Z result=ok"
+    log_event(logging.INFO, "run", id=12, agent="host", planned_at=datetime(2026, 11, 20, 16, 30, tzinfo=UTC), result=Outcome.OK)
+    assert line(log) == "INFO run id=12 agent=host planned_at=2026-11-20T16:30:00Z result=ok"
 
 
 def test_a_field_without_a_value_is_left_out(log: io.StringIO) -> None:

@@ -56,7 +56,7 @@ def test_a_program_of_a_run_and_of_a_message_is_started_only_while_the_daemon_le
     )
     claim = Claim(plan.entries[Kind.CRON, "measure"], OpenRun(7, "running", NOW, Trigger.EVERY, 1, 0, 1, "me", NOW))
     message = OutboxMessage(
-        key="k-1", kind="cron", name="measure", trigger="every", slot=NOW, part=1, parts=1, text="text", title="title", id=1,
+        key="k-1", kind="cron", name="measure", trigger="every", planned_at=NOW, part=1, parts=1, text="text", title="title", id=1,
         channel="pager", recipient="", run_id=7, attempts=1, created_at=NOW, doubted=False,
     )  # fmt: skip
     run_permit = executors.standby = LosingTwice()

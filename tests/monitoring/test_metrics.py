@@ -75,7 +75,7 @@ def test_lateness_is_also_measured_for_slots_that_could_not_start(make_world: Ma
         world.durations[name] = timedelta(minutes=25)
     world.run(hours=3)
     started = sum(isinstance(happened, AttemptStarted) for happened in world.events)
-    missed = sum(row["slots"] for row in world.records() if row["why"] == "missed")
+    missed = sum(row["planned_runs"] for row in world.records() if row["why"] == "missed")
     assert started >= 7
     assert missed > 10
     assert page.series("dispatch_lateness")["dispatch_lateness_seconds_count{heartbeat}"] == started + missed
@@ -87,7 +87,7 @@ def test_downtime_does_not_count_as_lateness(make_world: MakeWorld) -> None:
     world.downtime(days=300, minutes=6)
     page = Page(world)
     world.run(minutes=6)
-    assert [row["why"] for row in world.records() if row["slots"] > 1] == ["missed"]
+    assert [row["why"] for row in world.records() if row["planned_runs"] > 1] == ["missed"]
     assert page.series("dispatch_lateness")["dispatch_lateness_seconds_count{heartbeat}"] == 1
 
 
@@ -164,7 +164,7 @@ def test_counters_agree_with_the_run_records(make_world: MakeWorld) -> None:
     assert series["runs_total{heartbeat,ops,failed,interval}"] == 1
     assert series["suppressions_total{heartbeat,ops,heartbeat_ok}"] == 2
     assert series["retries_total{heartbeat,ops}"] == 1
-    assert series["skips_total{heartbeat,ops,missed}"] == sum(row["slots"] for row in world.records(result="skipped")) == 3
+    assert series["skips_total{heartbeat,ops,missed}"] == sum(row["planned_runs"] for row in world.records(result="skipped")) == 3
     assert series["deliveries_total{log,delivered}"] == 1
     assert series["run_duration_seconds_count{heartbeat}"] == 4
     assert not [name for name in series if "skipped" in name]

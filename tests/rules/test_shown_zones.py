@@ -111,15 +111,15 @@ def test_the_text_log_has_the_zone_of_the_config_and_json_has_utc(world: World, 
     slot = datetime(2026, 3, 2, 23, 30, tzinfo=UTC)
     log.set_up_log(text)
     EventLog().log_event(SettingsApplied(world.engine.plan.settings))
-    log.log_event(logging.INFO, "run", slot=slot)
+    log.log_event(logging.INFO, "run", planned_at=slot)
     line = text.getvalue()
-    assert line.split()[0].endswith("+09:00") and line.endswith("slot=2026-03-03T08:30:00+09:00\n")
+    assert line.split()[0].endswith("+09:00") and line.endswith("planned_at=2026-03-03T08:30:00+09:00\n")
     text.truncate(text.seek(0))
     log.set_up_log(text, form="json")
     log.set_log_zone(BERLIN)
-    log.log_event(logging.INFO, "run", slot=slot)
+    log.log_event(logging.INFO, "run", planned_at=slot)
     data = json.loads(text.getvalue())
-    assert data["time"].endswith("Z") and data["slot"] == "2026-03-02T23:30:00Z"
+    assert data["time"].endswith("Z") and data["planned_at"] == "2026-03-02T23:30:00Z"
 
 
 # The clocks of Berlin go back from 03:00 to 02:00 on 25 October 2026, at 01:00 UTC.

@@ -106,7 +106,7 @@ def test_the_dump_has_rows_in_every_table(state: Path) -> None:
 
 def test_an_interrupted_run_is_attempted_again(world: World) -> None:
     world.settle()
-    (run,) = [row for row in world.records("slow") if row["slot"] == "2026-03-02T12:30:00Z"]
+    (run,) = [row for row in world.records("slow") if row["planned_at"] == "2026-03-02T12:30:00Z"]
     assert (run["id"], run["attempt"], run["result"]) == (29, 2, "ok")
 
 
@@ -134,9 +134,9 @@ def test_a_later_alert_goes_to_the_known_target(world: World) -> None:
 
 def test_every_slot_still_has_exactly_one_run_record(world: World) -> None:
     world.run(hours=2)
-    slots = [(row["name"], row["trigger"], row["slot"]) for row in world.records()]
+    slots = [(row["name"], row["trigger"], row["planned_at"]) for row in world.records()]
     assert len(slots) == len(set(slots))
-    on_the_grid = [row["slot"][11:16] for row in world.records("ops") if row["trigger"] == "interval"]
+    on_the_grid = [row["planned_at"][11:16] for row in world.records("ops") if row["trigger"] == "interval"]
     assert on_the_grid[-4:] == ["12:15", "13:00", "13:45", "14:30"]
 
 

@@ -64,8 +64,8 @@ def test_a_crash_after_any_statement_leaves_whole_transactions_and_the_next_boot
         world.scripts["ops"] = lambda call: ALARM
         world.run(hours=23)
         rows = world.records("ops")
-        assert sum(row["slots"] for row in rows if row["trigger"] == "interval") == 2
-        assert {row["slot"] for row in world.records("backup")} >= {"2026-03-02T09:00:00Z"}
+        assert sum(row["planned_runs"] for row in rows if row["trigger"] == "interval") == 2
+        assert {row["planned_at"] for row in world.records("backup")} >= {"2026-03-02T09:00:00Z"}
         world.store.close()
         world.delete_database()
     assert 9 in codes

@@ -139,7 +139,7 @@ def test_an_agent_that_reports_each_result_in_time_is_not_silent(make_world: Mak
     while world.clock.now < utc("2026-03-02 13:00"):
         world.run(minutes=10)
         for run in world.records("ops"):
-            waits = world.clock.now - utc(run["slot"][:16].replace("T", " "))
+            waits = world.clock.now - utc(run["planned_at"][:16].replace("T", " "))
             if run["result"] == "async" and waits == timedelta(minutes=40):
                 world.request(VerbRequest(ReportResult(text="HEARTBEAT_OK"), run["id"]))
         found += ["silent"] * is_silent(world)

@@ -33,7 +33,7 @@ def test_an_async_result_is_classified_and_sent_once(make_world: MakeWorld) -> N
     world.request(VerbRequest(ReportResult(text="ALERT: found it"), run_id))
     world.run(minutes=1)
     later = world.records()[1]
-    assert (later["trigger"], later["slot"], later["result"]) == ("result", world.records()[0]["slot"], "alert")
+    assert (later["trigger"], later["planned_at"], later["result"]) == ("result", world.records()[0]["planned_at"], "alert")
     assert [text for _, _, text in world.delivered] == ["ALERT: found it"]
     with pytest.raises(Refused, match="already has its result"):
         world.request(VerbRequest(ReportResult(text="again"), run_id))

@@ -267,7 +267,7 @@ def test_the_second_agent_without_slots_probes_if_the_probe_of_the_first_is_inco
         world.wake("b", "two")
         world.wake("c", "three")
         world.run(minutes=26)
-    assert [row["result"] for row in world.records() if row["slot"] >= "2026-03-02T08:30"].count("ok") == 2
+    assert [row["result"] for row in world.records() if row["planned_at"] >= "2026-03-02T08:30"].count("ok") == 2
 
 
 def test_a_useless_answer_still_closes_the_breaker(make_world: MakeWorld) -> None:

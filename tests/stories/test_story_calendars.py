@@ -109,7 +109,7 @@ def test_a_skip_outside_calendar_and_hours_names_the_calendar(make_world: MakeWo
         "03-03 22:00 interval skipped active_hours x10",
         "03-05 08:00 interval ok heartbeat_ok",
     ]
-    assert sum(row["slots"] for row in world.records()) == 36
+    assert sum(row["planned_runs"] for row in world.records()) == 36
 
 
 def test_a_heartbeat_with_a_schedule_obeys_hours_and_calendars(make_world: MakeWorld) -> None:

@@ -199,7 +199,7 @@ def test_a_day_with_an_unchanged_precheck_makes_no_agent_call_and_records_96_ski
     world.run(days=1)
     assert len(world.calls) - calls == 0
     rows = world.records()[2:]
-    assert Counter((row["result"], row["why"], row["slots"]) for row in rows) == {("skipped", "precheck_unchanged", 1): 96}
+    assert Counter((row["result"], row["why"], row["planned_runs"]) for row in rows) == {("skipped", "precheck_unchanged", 1): 96}
     assert {(row["precheck"]["exit_code"], row["precheck"]["output"]) for row in rows} == {(0, "2 mails, both read\n")}
     assert page.series()["skips_total{heartbeat,ops,precheck_unchanged}"] == 96
 

@@ -74,7 +74,7 @@ def stretch_lines(found: dict[str, Any]) -> list[str]:
 
 def _stretch_line(stretch: dict[str, Any]) -> str:
     results = " + ".join(" ".join(filter(None, [each["result"], each["why"]])) for each in stretch["results"])
-    return f"{stretch['from'][11:16]}-{stretch['to'][11:16]} {stretch['slots']} {results}".replace("skipped ", "")
+    return f"{stretch['from'][11:16]}-{stretch['to'][11:16]} {stretch['planned_runs']} {results}".replace("skipped ", "")
 
 
 def cause_of(counted: dict[str, Any]) -> str:
@@ -284,7 +284,7 @@ def test_a_disabled_or_removed_agent_has_no_slots_with_the_reason(make_world: Ma
     assert stretch_lines(found) == [
         "00:00-05:00 6 ok heartbeat_ok", "05:30-05:30 0 disabled", "09:30-09:30 0 removed", "13:00-23:00 11 ok heartbeat_ok",
     ]  # fmt: skip
-    assert found["slots"] == 17
+    assert found["planned_runs"] == 17
 
 
 # --- every slot of a day ----------------------------------------------------------------------------------------------
@@ -319,7 +319,7 @@ def test_a_day_of_frequent_slots_with_many_changes_takes_about_a_dozen_lines(mak
     world.resume(None)
     world.run(hours=10, minutes=29)
     found = explain_day_of(world, "measure")
-    assert found["slots"] == 288
+    assert found["planned_runs"] == 288
     assert len(found["stretches"]) <= 12
     assert {each["why"]: each["count"] for each in found["totals"] if each["why"] in ("daemon_down", "paused")} == {
         "daemon_down": 24, "paused": 36,
@@ -359,11 +359,11 @@ def test_every_slot_of_a_day_is_explained_exactly_once(make_world: MakeWorld, zo
     world.pause(None)  # records the slots that have passed
     for name in ("ops", "measure"):
         found = [explain_day_of(world, name, str(date.fromisoformat(on) + timedelta(days=number))) for number in (-1, 0)]
-        assert found[1]["slots"] == halves
+        assert found[1]["planned_runs"] == halves
         for each in found:
             hours = datetime.fromisoformat(each["until"]) - datetime.fromisoformat(each["from"])
-            assert each["slots"] == hours / timedelta(minutes=30)
-            assert sum(count["count"] for count in each["totals"]) == each["slots"]
+            assert each["planned_runs"] == hours / timedelta(minutes=30)
+            assert sum(count["count"] for count in each["totals"]) == each["planned_runs"]
             assert not {"not_kept", "missed"} & {cause_of(count) for count in each["totals"]}
         by_cause: Counter[str] = Counter()
         for count in (count for each in found for count in each["totals"]):
@@ -376,7 +376,7 @@ def _slots_by_cause(world: World, name: str) -> Counter[str]:
     counted: Counter[str] = Counter()
     for row in world.records(name):
         cause = row["why"] if row["result"] == "skipped" else row["result"]
-        counted["daemon_down" if cause == "missed" else cause] += row["slots"]
+        counted["daemon_down" if cause == "missed" else cause] += row["planned_runs"]
     return counted
 
 
@@ -431,7 +431,7 @@ def test_in_random_histories_the_days_explain_as_many_slots_as_the_records(
             accounted[MISSED.get(cause_of(each), cause_of(each))] += each["count"]
     by_rows: Counter[str] = Counter()
     for row in world.records("ops"):
-        by_rows[row["why"] if row["result"] == "skipped" else row["result"]] += row["slots"]
+        by_rows[row["why"] if row["result"] == "skipped" else row["result"]] += row["planned_runs"]
     # The rest of the last day is paused and not recorded yet.
     accounted["paused"] -= sum(
         fate.at > world.clock.now for fate in explained_entry(world).slot_results(world.clock.now, _midnight(world))
@@ -496,7 +496,7 @@ def test_woken_runs_are_listed_beside_the_slots(make_world: MakeWorld) -> None:
     world.wake("ops", "look")
     world.run(hours=21)
     found = explain_day_of(world)
-    assert (found["slots"], [(each["result"], each["count"]) for each in found["beside"]]) == (4, [("ok", 1)])
+    assert (found["planned_runs"], [(each["result"], each["count"]) for each in found["beside"]]) == (4, [("ok", 1)])
 
 
 @pytest.mark.parametrize(
@@ -651,7 +651,7 @@ def test_slots_moved_to_an_opening_are_explained_there_and_the_others_as_outside
         "02:00-06:00 2 active_hours",
         "12:00-12:00 1 ok heartbeat_ok",
     ]
-    assert sum(row["slots"] for row in world.records()) == 5 * 6  # from 14:00 on 1 March to 10:00 on 6 March
+    assert sum(row["planned_runs"] for row in world.records()) == 5 * 6  # from 14:00 on 1 March to 10:00 on 6 March
 
 
 # --- the command ------------------------------------------------------------------------------------------------------

@@ -84,7 +84,7 @@ def test_a_day_on_which_the_provider_is_down_from_ten_to_twelve(make_world: Make
         assert explained(world) == "15 answers not sent: nothing needs attention"
     assert server.models()[:7] == [SONNET, SONNET, SONNET, HAIKU, SONNET, HAIKU, SONNET]
     assert {line.split(" ", 2)[2] for line in world.history()} == {"interval ok heartbeat_ok"}
-    used = [(row["slot"][11:13], row["fallback"], row["model_requested"]) for row in world.records() if row["fallback"]]
+    used = [(row["planned_at"][11:13], row["fallback"], row["model_requested"]) for row in world.records() if row["fallback"]]
     assert sorted(used) == [("10", HAIKU, SONNET), ("11", HAIKU, SONNET)]
     first = "info     ops fallback: claude-haiku-5-5 answers: provider 'anthropic': HTTP 529: Overloaded"
     assert told(world) == [f"{first} (2 times in a row since 2026-03-02 10:00 UTC)   p1"]

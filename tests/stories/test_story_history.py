@@ -113,8 +113,8 @@ def test_a_run_whose_message_is_not_sent_yet_is_not_deleted_from_the_history(mak
     world.run(hours=8)
     rows = world.records("ops")
     assert len(rows) < 97
-    assert rows[0]["slot"] == "2026-03-02T08:00:00Z"
-    assert rows[1]["slot"] > "2026-03-02T12:00:00Z"  # other records of its age are deleted
+    assert rows[0]["planned_at"] == "2026-03-02T08:00:00Z"
+    assert rows[1]["planned_at"] > "2026-03-02T12:00:00Z"  # other records of its age are deleted
     away[0] = False
     world.run(hours=3)
     assert [text for _, _, text in world.delivered if "channel hook undelivered" not in text] == [ALARM]
@@ -127,10 +127,10 @@ def test_a_run_outlives_the_tick_in_which_its_message_arrives_or_is_given_up(mak
     world.scripts["ops"] = lambda call: ALARM if len(world.calls) == 1 else QUIET
     world.send = lambda _: Delayed(DeliveryResult(state), timedelta(minutes=2))
     world.run(minutes=2)
-    assert world.records("ops")[0]["slot"] == "2026-03-02T08:00:00Z"
+    assert world.records("ops")[0]["planned_at"] == "2026-03-02T08:00:00Z"
     world.run(minutes=5)
     assert not any(world.engine.health.internal_errors.values())
-    assert world.records("ops")[0]["slot"] > "2026-03-02T08:00:00Z"
+    assert world.records("ops")[0]["planned_at"] > "2026-03-02T08:00:00Z"
 
 
 def test_run_ids_continue_after_the_whole_history_was_deleted(make_world: MakeWorld) -> None:

@@ -204,7 +204,7 @@ def test_a_second_job_that_still_runs_follows_the_latest_end_and_counts_the_othe
     inputs = [call.env["HEARTBEATD_INPUT"] for call in world.calls if call.name == "verify"]
     assert inputs == ["1", "3", "5"]
     skipped = [row for row in world.records("verify") if row["result"] == "skipped"]
-    assert [(row["why"], row["slots"]) for row in skipped] == [("superseded", 1)] * 3
+    assert [(row["why"], row["planned_runs"]) for row in skipped] == [("superseded", 1)] * 3
     assert skipped[0]["error"].startswith("run 3 of cron/backup, before run ")
 
 

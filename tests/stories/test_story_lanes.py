@@ -334,7 +334,7 @@ def test_changing_the_interval_while_a_run_waits_for_its_lane_loses_no_slot(make
         world.reload(agent(interval="10m"))
         world.run(minutes=20)
     world.run(minutes=1)
-    assert sum(row["slots"] for row in world.records()) == 3
+    assert sum(row["planned_runs"] for row in world.records()) == 3
     assert world.history()[-1] == "03-02 08:20 interval ok heartbeat_ok"
 
 
@@ -367,7 +367,7 @@ def test_every_slot_is_recorded_once_however_often_the_lane_is_locked(make_world
     world.run(minutes=5)
     closed = [row for row in world.records() if row["state"] == "closed"]
     passed = int((world.clock.now - utc("2026-03-02 08:00")) / timedelta(minutes=5)) + 1
-    assert sum(row["slots"] for row in closed) == passed
+    assert sum(row["planned_runs"] for row in closed) == passed
     assert {(row["result"], row["why"]) for row in closed} == {("ok", "heartbeat_ok"), ("skipped", "busy")}
 
 

@@ -25,5 +25,5 @@ def test_nearly_every_event_is_reported_once_with_few_calls(tmp_path: Path, data
     assert score.wrong_ends == 0
     assert score.calls <= 5
     assert score.needless_a_day <= 0.3
-    assert sum(row["slots"] for row in month.world.records("ops") if row["trigger"] == "interval") >= days * 96 - 1
+    assert sum(row["planned_runs"] for row in month.world.records("ops") if row["trigger"] == "interval") >= days * 96 - 1
     month.close()

@@ -47,7 +47,7 @@ def test_a_one_time_job_runs_once_at_its_local_time(make_world: MakeWorld) -> No
     world.run(days=400)
     assert len(world.calls) == 1
     (entry,) = status_data.read_entries(world.store.connection, world.clock.now, kind=Kind.CRON, name="party")
-    assert (entry.state, entry.next_slot, entry.next_due) == ("done", None, None)
+    assert (entry.state, entry.next_planned_at, entry.next_due) == ("done", None, None)
     assert entry.done_at == utc("2026-03-02 17:00")
     assert party_gauge(world, "next_due_timestamp_seconds") == []
 

@@ -315,7 +315,7 @@ def test_two_runs_of_a_job_in_the_same_slot_by_different_triggers_have_different
     world.run_job("measure")
     world.run(minutes=1)
     rows = world.records("measure")
-    assert [row["slot"] for row in rows[:2]] == ["2026-03-02T08:30:00Z"] * 2
+    assert [row["planned_at"] for row in rows[:2]] == ["2026-03-02T08:30:00Z"] * 2
     assert [row["trigger"] for row in rows[:2]] == ["every", "manual"]
     assert (len(keys), len(set(keys))) == (2, 2)
     assert [text for _, _, text in world.delivered] == ["91 %", "91 %"]

@@ -116,7 +116,7 @@ def test_the_report_counts_what_checks_saved_at_the_mean_cost_of_the_agent(make_
     assert runs
     assert (
         report.saved.checked_runs
-        == sum(row["slots"] for row in world.records("ops") if row["why"] == "precheck_unchanged")
+        == sum(row["planned_runs"] for row in world.records("ops") if row["why"] == "precheck_unchanged")
         > runs
     )
     assert report.saved.checks_usd == pytest.approx(report.saved.checked_runs * paid / runs, abs=1e-5)

@@ -61,7 +61,7 @@ def test_the_runner_gets_the_metadata_of_the_job(make_world: MakeWorld) -> None:
     assert meta == {
         "agent": "ops", "job": "digest", "now": "2026-03-02T09:00:00Z", "timezone": "Europe/Berlin",
         "local_time": "2026-03-02T10:00:00+01:00", "queue": None, "pending_approvals": None, "last_activity": None, "run": 2, "trigger": "schedule", "attempt": 1,
-        "scheduled_at": "2026-03-02T09:00:00Z",
+        "planned_at": "2026-03-02T09:00:00Z",
     }  # fmt: skip
 
 

@@ -29,7 +29,7 @@ def replayed(world: World, yaml: str, since: str, folder: Path) -> Replay:
 
 def lines(found: Replay) -> list[str]:
     """The changed runs as short lines."""
-    return [f"{each.name} {each.slot:%m-%d %H:%M} {words(each.before)} -> {words(each.after)}" for each in found.changed]
+    return [f"{each.name} {each.planned_at:%m-%d %H:%M} {words(each.before)} -> {words(each.after)}" for each in found.changed]
 
 
 def words(verdict: Any) -> str:
@@ -120,7 +120,7 @@ def test_the_answers_of_a_fallback_are_played_again_as_they_were(make_world: Mak
     )
     failing = lambda call: 1 if call.argv[0] == "agent" and call.at.hour in (5, 6, 7) else "HEARTBEAT_OK"  # noqa: E731
     world = a_day(make_world, yaml, ops=failing)
-    assert [row["slot"][11:13] for row in world.records("ops") if row["fallback"]] == ["05", "06", "07"]
+    assert [row["planned_at"][11:13] for row in world.records("ops") if row["fallback"]] == ["05", "06", "07"]
     found = replayed(world, yaml, NIGHT, tmp_path)
     assert lines(found) == []
     assert found.after.as_data() == found.before.as_data()
@@ -226,7 +226,7 @@ def test_a_run_of_run_once_is_played_again_although_no_slot_started_it(make_worl
 def test_with_a_longer_interval_the_other_recorded_runs_are_not_scheduled(make_world: MakeWorld, tmp_path: Path) -> None:
     world = a_day(make_world)
     found = replayed(world, CONFIG.replace("interval: 1h", "interval: 2h"), NIGHT, tmp_path)
-    assert {words(each.after) for each in found.changed if each.slot.hour % 2} == {"skipped not_scheduled"}
+    assert {words(each.after) for each in found.changed if each.planned_at.hour % 2} == {"skipped not_scheduled"}
     assert (found.before.calls, found.after.calls) == (25, 13)  # with that of the job
     assert found.unknown == []
 

@@ -48,7 +48,7 @@ def test_the_daemon_runs_an_agent_once_per_interval_after_run_once(make_world: M
     assert len(starts) == 4
     assert timedelta(minutes=30) <= starts[1] - starts[0] <= timedelta(minutes=45)
     assert [later - earlier for earlier, later in pairwise(starts[1:])] == [timedelta(minutes=30)] * 2
-    assert sum(row["slots"] for row in world.records()) == 4
+    assert sum(row["planned_runs"] for row in world.records()) == 4
 
 
 def test_run_once_outside_active_hours_is_recorded_and_the_daemon_runs_at_the_first_opening(

@@ -41,7 +41,7 @@ def test_scheduled_slots_outside_active_hours_share_one_record(make_world: MakeW
     world.run_until("2026-03-03 08:30")
     assert world.history()[:2] == ["03-02 08:00 schedule ok heartbeat_ok", "03-02 09:00 schedule ok heartbeat_ok"]
     assert world.history()[-2:] == ["03-02 22:00 schedule skipped active_hours x10", "03-03 08:00 schedule ok heartbeat_ok"]
-    assert sum(row["slots"] for row in world.records()) == 25
+    assert sum(row["planned_runs"] for row in world.records()) == 25
 
 
 def test_a_stagger_delays_a_scheduled_slot_and_does_not_change_it(make_world: MakeWorld) -> None:
@@ -108,7 +108,7 @@ def test_each_failure_doubles_the_interval_up_to_eightfold_and_a_success_resets_
         "03-02 13:00 interval ok heartbeat_ok",
         *(f"03-02 13:{minute} interval ok heartbeat_ok" for minute in (10, 20, 30, 40, 50)),
     ]
-    assert sum(row["slots"] for row in world.records()) == 36
+    assert sum(row["planned_runs"] for row in world.records()) == 36
 
 
 def test_without_backoff_a_failing_agent_keeps_its_interval(make_world: MakeWorld) -> None:

@@ -141,13 +141,13 @@ def test_a_month_of_a_daemon_with_the_same_answers_has_the_same_figures(tmp_path
     skips: Counter[str] = Counter()
     for row in records:
         if row["result"] == "skipped":
-            skips[row["why"]] += row["slots"]
+            skips[row["why"]] += row["planned_runs"]
     usd_on: dict[date, float] = defaultdict(float)
     for row in records:
         if row["cost_usd"]:
             usd_on[utc(row["finished_at"][:16].replace("T", " ")).astimezone(BERLIN).date()] += row["cost_usd"]
     assert only(found.runs) == sum(row["result"] != "skipped" and row["state"] == "closed" for row in records) > 10 * days
-    assert {each.why: only(each.slots) for each in found.skips} == skips
+    assert {each.why: only(each.planned_runs) for each in found.skips} == skips
     assert {"active_hours", "budget", "precheck"} <= skips.keys()
     assert only(found.failed) == sum(row["result"] in FAILURES for row in records) > 0
     assert only(found.calls) == world.model_calls
@@ -214,14 +214,14 @@ def test_while_a_provider_is_down_its_fallback_answers(tmp_path: Path) -> None:
 
 def test_while_the_daemon_is_down_slots_are_missed(tmp_path: Path) -> None:
     found = simulated(tmp_path, days=4, faults=["daemon-down:1d@2026-10-21T12:00"])
-    reasons = {each.why: only(each.slots) for each in found.skips}
+    reasons = {each.why: only(each.planned_runs) for each in found.skips}
     assert reasons["missed"] == 7 + 6 + 12 + 1  # of ops, mail, small and backup
 
 
 def test_a_second_time_without_a_daemon_may_begin_in_the_first_or_before_the_simulation(tmp_path: Path) -> None:
     faults = ["daemon-down:18h@2026-10-21T12:00", "daemon-down:20h@2026-10-21T16:00", "daemon-down:12h@2026-10-19T20:00"]
     found = simulated(tmp_path, days=4, faults=faults)
-    reasons = {each.why: only(each.slots) for each in found.skips}
+    reasons = {each.why: only(each.planned_runs) for each in found.skips}
     assert reasons["missed"] == 7 + 6 + 12 + 1 + 2  # those of one day, and the first two of mail and backup
 
 

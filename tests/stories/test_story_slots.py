@@ -52,10 +52,10 @@ def test_a_new_agent_runs_at_once_and_then_at_its_interval(make_world: MakeWorld
 def test_a_stagger_shifts_every_slot_and_stays_the_same_after_a_restart(make_world: MakeWorld) -> None:
     world = make_world(agent(stagger="50%"))
     world.run(hours=2)
-    first = world.records()[0]["slot"]
+    first = world.records()[0]["planned_at"]
     world.downtime(seconds=5)
     world.run(hours=2)
-    slots = [row["slot"] for row in world.records()]
+    slots = [row["planned_at"] for row in world.records()]
     assert "2026-03-02T08:00:00Z" < first < "2026-03-02T08:15:00Z"
     assert [slot[14:] for slot in slots] == [first[14:], f"{int(first[14:16]) + 30}{first[16:]}"] * 4
 
@@ -72,7 +72,7 @@ def test_active_hours_past_midnight_belong_to_the_day_they_start_on(make_world: 
     hours = '{start: "22:00", end: "06:00", days: fri, timezone: UTC}'
     world = make_world(agent(interval="1h", active_hours=hours), start="2026-03-06 20:00")  # a Friday
     world.run(hours=36)
-    ran = [row["slot"][5:16] for row in world.records() if row["result"] == "ok"]
+    ran = [row["planned_at"][5:16] for row in world.records() if row["result"] == "ok"]
     assert ran == [f"03-06T{hour}:00" for hour in ("22", "23")] + [f"03-07T0{hour}:00" for hour in range(6)]
 
 
@@ -134,7 +134,7 @@ def test_after_nine_hours_of_downtime_each_of_twenty_jobs_runs_once(make_world: 
     world.run(seconds=1)
     after = world.records()[before:]
     assert Counter(row["result"] for row in after) == {"skipped": 20, "ok": 20}
-    assert {row["slots"] for row in after if row["result"] == "skipped"} == {107}
+    assert {row["planned_runs"] for row in after if row["result"] == "skipped"} == {107}
 
 
 def test_a_job_with_misfire_skip_does_not_run_after_downtime(make_world: MakeWorld) -> None:
@@ -188,7 +188,7 @@ def test_a_changed_stagger_does_not_lose_the_slot_it_delays(make_world: MakeWorl
     world.run_until("2026-03-02 03:05")
     world.reload(job(schedule='"0 3 * * *"', stagger="0s"))
     world.run_until("2026-03-03 00:00")
-    assert sum(row["slots"] for row in world.records()) == 1
+    assert sum(row["planned_runs"] for row in world.records()) == 1
 
 
 def test_a_schedule_change_between_a_slot_and_its_staggered_start_does_not_lose_the_slot(make_world: MakeWorld) -> None:
@@ -274,7 +274,7 @@ def test_ten_years_of_downtime_need_only_a_few_records(make_world: MakeWorld) ->
     world.run(minutes=1)
     world.downtime(days=3650)
     world.run(seconds=1)
-    assert sum(row["slots"] for row in world.records()) > 5_000_000
+    assert sum(row["planned_runs"] for row in world.records()) > 5_000_000
     assert len(world.records()) < 10
 
 
@@ -382,7 +382,10 @@ def test_downtime_before_the_wait_for_capacity_counts_against_the_grace(make_wor
     world.boot()
     world.durations["a0"] = world.durations["a1"] = timedelta(minutes=5)
     world.run(minutes=20)
-    assert [row["why"] for row in world.records() if row["slots"] == 1 and row["result"] == "skipped"] == ["missed", "missed"]
+    assert [row["why"] for row in world.records() if row["planned_runs"] == 1 and row["result"] == "skipped"] == [
+        "missed",
+        "missed",
+    ]
 
 
 def test_a_changed_interval_counts_from_the_last_run_and_affects_no_other_agent(make_world: MakeWorld) -> None:
@@ -434,7 +437,7 @@ def test_setting_the_clock_back_repeats_and_delays_no_slot(make_world: MakeWorld
     runs = [call for call in world.calls if call.name == "ops"]
     assert len(runs) in (4, 5)
     assert world.clock.monotonic - begun == 31 * 60
-    slots = [(row["name"], row["slot"]) for row in world.records()]
+    slots = [(row["name"], row["planned_at"]) for row in world.records()]
     assert len(slots) == len(set(slots))
     assert len([call for call in world.calls if call.name == "measure"]) == 2
 
@@ -541,7 +544,7 @@ def test_every_slot_is_recorded_exactly_once_whatever_happens(make_world: MakeWo
     world.run_until("2026-03-02 20:05")
     world.pause(None)
     world.resume(None)
-    counted = sum(row["slots"] for row in world.records() if row["trigger"] == "interval")
+    counted = sum(row["planned_runs"] for row in world.records() if row["trigger"] == "interval")
     assert counted == 12 * 6 + 1
 
 
@@ -575,7 +578,7 @@ def test_an_hourly_heartbeat_with_three_short_windows_runs_once_per_slot(make_wo
     world = make_world(agent(interval="1h", active_hours=hours), start="2026-03-02 06:30")
     world.run(days=2)
     assert call_times(world) == ["03-02 08:00", "03-03 08:00"]
-    assert sum(row["slots"] for row in world.records()) == 26  # the slots from 06:30 to 07:30 of the next day
+    assert sum(row["planned_runs"] for row in world.records()) == 26  # the slots from 06:30 to 07:30 of the next day
 
 
 def test_slots_that_move_to_the_same_opening_are_one_run_and_the_others_are_recorded(make_world: MakeWorld) -> None:
@@ -609,7 +612,7 @@ def test_slots_planned_by_an_earlier_version_are_recomputed_and_nothing_runs_twi
     world.clock.advance(timedelta(hours=1))
     world.boot()
     (entry,) = status_data.read_entries(world.store.connection, world.clock.now, kind=Kind.HEARTBEAT, name="ops")
-    assert entry.next_slot == utc("2026-03-09 09:00")
+    assert entry.next_planned_at == utc("2026-03-09 09:00")
     world.run(days=14)
     assert world.history() == [f"03-{day:02} 09:00 interval ok heartbeat_ok" for day in (2, 9, 16)]
 

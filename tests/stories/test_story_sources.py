@@ -64,7 +64,7 @@ def test_a_day_of_a_mailbox_costs_a_call_for_each_look_with_new_mail(make_world:
         "16:00 Carl <carl@example.org>: call me",
     ]
     looks = [row for row in world.records() if row["why"] == "precheck"]
-    assert sum(row["slots"] for row in looks) == 26
+    assert sum(row["planned_runs"] for row in looks) == 26
 
 
 @needs_dovecot

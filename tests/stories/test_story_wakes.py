@@ -576,7 +576,7 @@ def test_a_wake_with_mode_next_starts_no_run_of_its_own(make_world: MakeWorld) -
     world.durations["ops"] = timedelta(minutes=4)
     world.run(minutes=3)
     db = world.store.connection
-    assert wait_of_wake(db, wakes.find_wake(db, 1), world.clock.now) == WakeWait("next_slot", utc("2026-03-02 09:00"))
+    assert wait_of_wake(db, wakes.find_wake(db, 1), world.clock.now) == WakeWait("next_run", utc("2026-03-02 09:00"))
     world.run(minutes=67)
     assert world.history("ops") == ["03-02 08:00 interval ok heartbeat_ok", "03-02 09:00 interval ok heartbeat_ok"]
     assert "By cron backup" in world.calls[-1].stdin

@@ -493,13 +493,13 @@ def _process_result(answer: Any) -> ProcessResult:
 
 def _history_line(row: dict[str, Any]) -> str:
     words = [
-        row["slot"][5:16].replace("T", " "),
+        row["planned_at"][5:16].replace("T", " "),
         row["trigger"],
         row["result"] or row["state"],
         row["why"],
     ]
-    if row["slots"] > 1:
-        words.append(f"x{row['slots']}")
+    if row["planned_runs"] > 1:
+        words.append(f"x{row['planned_runs']}")
     return " ".join(word for word in words if word)
 
 

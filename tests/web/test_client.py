@@ -221,7 +221,7 @@ def test_answers_are_typed(daemon: WebDaemon, client: Client) -> None:
     assert client.get_caller().name == "chief"
     run = client.list_runs(name="ops", limit=1).runs[0]
     assert isinstance(run, RunRecord)
-    assert run.slot == datetime(2026, 3, 2, 9, 30, tzinfo=UTC)
+    assert run.planned_at == datetime(2026, 3, 2, 9, 30, tzinfo=UTC)
     assert client.get_run(run.id).text == run.text
     plan = client.get_plan(for_=timedelta(hours=2), name="ops")
     assert plan.until - plan.from_ == timedelta(hours=2)
@@ -317,7 +317,7 @@ def test_events_are_typed(daemon: WebDaemon, client: Client) -> None:
     with closing(client.stream_events("boot1-0")) as events:
         first = next(events)
         assert (first.type, first.kind, first.trigger) == ("started", "heartbeat", "interval")
-        assert first.slot == datetime(2026, 3, 2, 8, tzinfo=UTC)
+        assert first.planned_at == datetime(2026, 3, 2, 8, tzinfo=UTC)
         types = {first.type} | {next(events).type for _ in range(8)}
     assert {"started", "ended", "said"} <= types
 

@@ -90,7 +90,7 @@ def test_a_run_with_an_alert_is_started_ended_said_and_delivered(daemon: WebDaem
         "run": run_id,
         "kind": "heartbeat",
         "name": "ops",
-        "slot": "2026-03-02T08:30:00Z",
+        "planned_at": "2026-03-02T08:30:00Z",
         "trigger": "interval",
         "attempt": 1,
     }
@@ -186,7 +186,7 @@ def test_a_reader_that_never_reads_is_dropped_and_others_go_on(tmp_path: Path) -
             "run": 1,
             "kind": "heartbeat",
             "name": large.name,
-            "slot": iso_utc(some.slot),
+            "planned_at": iso_utc(some.slot),
             "trigger": "interval",
             "attempt": 1,
         }

@@ -54,12 +54,12 @@ def test_each_entry_is_listed_with_its_state_its_next_time_and_its_last_run(make
         "paused_at": None,
         "paused_by": None,
         "done_at": None,
-        "next_slot": "2026-03-02T08:30:00Z",
+        "next_planned_at": "2026-03-02T08:30:00Z",
         "next_due": "2026-03-02T08:30:00Z",
         "last_run": {
             "id": 1,
-            "slot": "2026-03-02T08:00:00Z",
-            "slots": 1,
+            "planned_at": "2026-03-02T08:00:00Z",
+            "planned_runs": 1,
             "trigger": "interval",
             "state": "closed",
             "result": "alert",
@@ -102,7 +102,7 @@ def test_the_last_run_is_the_newest_row_also_when_it_is_a_skip(make_world: MakeW
     world.downtime(hours=3, minutes=15)
     world.run(minutes=1)
     last = entry(world, "ops")["last_run"]
-    assert (last["result"], last["why"], last["slots"]) == ("skipped", "missed", 6)
+    assert (last["result"], last["why"], last["planned_runs"]) == ("skipped", "missed", 6)
 
 
 def test_a_run_in_progress_has_no_outcome_yet(make_world: MakeWorld) -> None:

@@ -86,7 +86,7 @@ def test_an_entry_is_explained_now_at_an_instant_and_over_a_day(still: WebDaemon
     at = still.get("/api/v1/explain/ops?at=2026-03-02T08:10:00Z", OPSMAN).data
     assert (fact_of(at, "planned")["at"], fact_of(at, "following")["code"]) == ("2026-03-02T08:00:00Z", "to_come")
     on = still.get("/api/v1/explain/measure?on=2026-03-02&kind=cron", READER).data
-    assert (on["slots"], [each["result"] for each in on["totals"]]) == (2, ["to_come"])
+    assert (on["planned_runs"], [each["result"] for each in on["totals"]]) == (2, ["to_come"])
     now_is = f"{still.world.clock.now:%Y-%m-%dT%H:%M:%SZ}"
     assert still.get(f"/api/v1/explain/ops?since={now_is}", READER).status == 400, "no time has passed since"
     since = still.get("/api/v1/explain/ops?since=2026-03-02T07:45:00Z", READER).data

@@ -332,7 +332,7 @@ def _run_attributes(claim: Claim) -> dict[str, object]:
         "heartbeatd.run.id": claim.run.id,
         "heartbeatd.run.trigger": claim.run.trigger.value,
         "heartbeatd.run.attempt": claim.run.attempt,
-        "heartbeatd.run.slot": iso_utc(claim.run.slot),
+        "heartbeatd.run.planned_at": iso_utc(claim.run.slot),
     }
 
 

@@ -621,7 +621,7 @@ def test_a_commit_whose_answer_is_lost_neither_loses_nor_doubles_anything(
         world.run(minutes=30)
     # A slow server may take hours of the virtual clock to answer: then slots are missed, but recorded.
     records = world.records("ops")
-    assert sum(record["slots"] for record in records) == 13
+    assert sum(record["planned_runs"] for record in records) == 13
     assert {record["result"] for record in records} <= {"alert", "skipped"}
     assert len(world.calls) == sum(record["result"] == "alert" for record in records) > 0
     # The daemon may report the slow server, too.

@@ -50,7 +50,7 @@ def check_nothing_lost(world: World, slots: int) -> None:
     """Each slot has one record, each call of the agent one message."""
     assert world.engine.health.problem is None
     records = world.records("ops")
-    assert sum(record["slots"] for record in records) == slots
+    assert sum(record["planned_runs"] for record in records) == slots
     assert [record["result"] for record in records] == ["alert"] * slots
     assert [text for _, _, text in world.delivered] == [f"Disk full at {call.at:%H:%M}." for call in world.calls]
     assert len(world.calls) == slots

@@ -145,7 +145,7 @@ def test_mistermorph_a_run_gets_its_metadata(make_world: MakeWorld) -> None:
     world.request(VerbRequest(NoteActivity(queue=3, pending_approvals=1), (Kind.HEARTBEAT, "ops")))
     world.run(minutes=30)
     failed, fine = (json.loads(str(call.env["HEARTBEATD_META"])) for call in world.calls[1:])
-    assert (failed["trigger"], failed["scheduled_at"], failed["failures"]) == ("interval", "2026-03-02T08:30:00Z", 1)
+    assert (failed["trigger"], failed["planned_at"], failed["failures"]) == ("interval", "2026-03-02T08:30:00Z", 1)
     assert (failed["last_success"], failed["last_error"]) == (None, "exit code 1")
     assert (fine["last_success"], fine["last_error"]) == ("2026-03-02T08:30:00Z", None)
     assert (fine["interval_seconds"], fine["deliver"], fine["uptime_seconds"]) == (1800, ["log"], 3600)
