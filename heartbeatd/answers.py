@@ -636,7 +636,7 @@ class RunRecord(RunSummary, EntryName):
 
     woken_by: str | None
     state: Literal["running", "waiting", "closed"]
-    attempt: int
+    tries: int
     not_before: Time | None
     model_requested: str | None
     model_used: str | None
@@ -731,7 +731,7 @@ class QueuedMessage(EntryBody):
     state: str
     part: int
     parts: int
-    attempts: int
+    tries: int
     created_at: Time
     next_try_at: Time | None
     doubted: bool

@@ -35,7 +35,7 @@ class Event(BaseModel):
     name: str | None = None
     planned_at: datetime | None = None
     trigger: str | None = None
-    attempt: int | None = None
+    tries: int | None = None
     result: str | None = None
     why: str | None = None
     started_at: datetime | None = None

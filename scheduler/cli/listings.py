@@ -123,7 +123,7 @@ def _run_facts(run: RunRecord) -> list[tuple[str, str]]:
         ("started by", run.trigger),
         ("result", run.result or run.state),
         ("why", run.why or ""),
-        ("try", str(run.attempt) if run.attempt > 1 or run.not_before else ""),
+        ("try", str(run.tries) if run.tries > 1 or run.not_before else ""),
         ("next try", format_time(run.not_before) if run.not_before else ""),
         ("started", format_time(run.started_at) if run.started_at else ""),
         ("finished", format_time(run.finished_at) if run.finished_at else ""),
@@ -264,7 +264,7 @@ def _message_columns(now: datetime) -> list[Column[QueuedMessage]]:
         Column("NAME", entry_label),
         Column("CHANNEL", lambda each: each.channel),
         Column("STATE", lambda each: each.state),
-        Column("TRIES", lambda each: str(each.attempts)),
+        Column("TRIES", lambda each: str(each.tries)),
         Column("NEXT TRY", lambda each: format_short_time(each.next_try_at, now)),
         Column("RUN", lambda each: str(each.run or "-")),
     ]

@@ -207,8 +207,8 @@ def _print_worst_day(source: Source) -> None:
 WORST_COLUMNS: list[Column[EntryMaximum]] = [
     Column("NAME", entry_label),
     Column("RUNS", lambda each: str(each.runs)),
-    Column("TRIES", lambda each: str(each.attempts)),
-    Column("USD EACH", lambda each: "not known" if each.usd_per_attempt is None else round_up_usd(each.usd_per_attempt)),
+    Column("TRIES", lambda each: str(each.tries)),
+    Column("USD EACH", lambda each: "not known" if each.usd_per_try is None else round_up_usd(each.usd_per_try)),
     Column(
         "USD A DAY",
         lambda each: NO_LIMIT if each.usd_per_day is None else round_up_usd(each.usd_per_day),

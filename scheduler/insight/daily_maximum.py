@@ -26,16 +26,16 @@ DAYS_OF_MONTH = 31
 
 
 class EntryMaximum(EntryName):
-    """The upper limits of one entry for one local day: scheduled and woken `runs`, and `attempts` including all retries.
+    """The upper limits of one entry for one local day: scheduled and woken `runs`, and `tries` including all retries.
 
-    `usd_per_attempt` is null if it is unknown, `usd_per_day` and `usd_per_month` if there is no limit. `by` is `budget`, or
+    `usd_per_try` is null if it is unknown, `usd_per_day` and `usd_per_month` if there is no limit. `by` is `budget`, or
     `runs` if the number of runs is what limits the cost of a day.
     """
 
     zone: str
     runs: int
-    attempts: int
-    usd_per_attempt: float | None
+    tries: int
+    usd_per_try: float | None
     usd_per_day: float | None
     usd_per_month: float | None
     by: str
@@ -104,9 +104,9 @@ def _entry_maximum(settings: Settings, entry: _PromptedEntry) -> EntryMaximum:
     found = settings.allowances.get((entry.kind, entry.name))
     own = found.own if found else None
     runs = entry.runs if own is None or own.runs_per_day is None else min(entry.runs, own.runs_per_day)
-    attempts = runs * entry.attempts
+    tries = runs * entry.attempts
     most = _max_usd_per_attempt(entry.attempt, found)
-    usd = attempts * most if most is not None else None
+    usd = tries * most if most is not None else None
     bound = _least(own.usd_per_day, own.usd_per_month) if own else None
     is_bound = bound is not None and (usd is None or bound < usd)
     of_day = bound if is_bound else usd
@@ -115,8 +115,8 @@ def _entry_maximum(settings: Settings, entry: _PromptedEntry) -> EntryMaximum:
         name=entry.name,
         zone=entry.zone.key,
         runs=runs,
-        attempts=attempts,
-        usd_per_attempt=most,
+        tries=tries,
+        usd_per_try=most,
         usd_per_day=of_day,
         usd_per_month=_least(_of_month(of_day), own.usd_per_month if own else None),
         by="budget" if is_bound else "runs",

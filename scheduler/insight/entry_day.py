@@ -383,7 +383,7 @@ class _EntryDay(ExplainedEntry):
         """The class and the text of a run's error, and the model if the error may concern only that."""
         why, error, model = data.why, data.error, data.model_requested
         if why == Reason.NO_TIME_LEFT:
-            following = f"try {data.attempt + 1} of {self.entry.spec.retries + 1}" if self.entry else "another try"
+            following = f"try {data.tries + 1} of {self.entry.spec.retries + 1}" if self.entry else "another try"
             return f": no time was left for {following}: {squeeze(error or 'it was interrupted', MAX_ERROR)}"
         named = [why.replace("_", " ")] if why and why not in UNTOLD_REASONS else []
         if model and why in MODEL_FAILURES and model not in (error or ""):

@@ -846,7 +846,15 @@ def _read_message(row: sqlite3.Row, kind: type[Listed], **given: object) -> List
         given["held_back_for"] = json.loads(row["awaits"])
         given["error"] = row["error"] or (row["hold_note"] if row["awaits"] == FOR_HOURS else None)
     next_try_at = from_millis(row["not_before"]) if row["state"] == "pending" else None
-    return read_row(kind, row, run=row["run_id"] or None, next_try_at=next_try_at, doubted=row["doubted_at"] is not None, **given)
+    return read_row(
+        kind,
+        row,
+        run=row["run_id"] or None,
+        tries=row["attempts"],
+        next_try_at=next_try_at,
+        doubted=row["doubted_at"] is not None,
+        **given,
+    )
 
 
 def targets_without_text(tx: Transaction, entry: Entry, message: str, targets: tuple[Target, ...]) -> tuple[Target, ...]:

@@ -30,7 +30,7 @@ from scheduler.store.outbox import Delivery
 from scheduler.store.rows import read_row
 
 WHY = "coalesce(reason, suppression)"  # of a run record, as `AttemptResult.why`
-RECORDS = f"select *, {WHY} as why, slot as planned_at, slots as planned_runs from run"  # noqa: S608 (a literal of this file)
+RECORDS = f"select *, {WHY} as why, slot as planned_at, slots as planned_runs, attempt as tries from run"  # noqa: S608 (a literal of this file)
 
 ORDERS = {"id": "id desc", "cost": "cost_usd desc nulls last, id desc"}
 

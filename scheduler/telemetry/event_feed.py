@@ -167,5 +167,5 @@ def _run_data(happened: AttemptStarted | RunClosed) -> dict[str, object]:
         "name": happened.name,
         "planned_at": iso_utc(happened.slot),
         "trigger": happened.trigger.value,
-        "attempt": happened.attempt,
+        "tries": happened.attempt,
     }

@@ -13,7 +13,7 @@ from scheduler.system.log import log_event, set_log_zone
 # The lines that only copy fields of their event: level, name of the line, and its keys (`key=field` where the names differ).
 _COPIED_LINES: dict[type, tuple[int, str, str]] = {
     events.AttemptStarted: (logging.DEBUG, "start", "id=run_id kind name planned_at=slot trigger"),
-    events.RetryPlanned: (logging.WARNING, "retry", "id=run_id kind name attempt why=reason not_before problem=error"),
+    events.RetryPlanned: (logging.WARNING, "retry", "id=run_id kind name tries=attempt why=reason not_before problem=error"),
     events.LaneBusy: (logging.INFO, "busy", "id=run_id kind name planned_at=slot trigger"),
     events.RunRecovered: (logging.WARNING, "recovered", "id=run_id kind name again"),
     events.ProblemChanged: (logging.INFO, "problem_changed", "number subject key change by"),
@@ -116,7 +116,7 @@ def _log_run(closed: events.RunClosed) -> None:
         trigger=closed.trigger,
         result=result.outcome,
         why=result.why,
-        attempt=closed.attempt if closed.attempt > 1 else None,
+        tries=closed.attempt if closed.attempt > 1 else None,
         duration=duration,
         worker=closed.worker,
         problem=result.error,

@@ -97,7 +97,7 @@ def _given(claim: Claim, agent: Agent) -> Given:
         meta={
             "run": run.id,
             "trigger": run.trigger.value,
-            "attempt": run.attempt,
+            "tries": run.attempt,
             "planned_at": run.slot.strftime("%Y-%m-%dT%H:%M:%SZ"),
         },
         turns=reserved.turns if reserved else (),

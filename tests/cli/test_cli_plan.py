@@ -233,7 +233,7 @@ def test_the_worst_day_is_shown_for_each_entry_with_a_model_and_in_total(
     plan = data(capsys, config, "--worst")
     assert (plan["usd_per_day"], plan["by"]) == (1.5, "limits.budget")
     assert plan["entries"][1] == {
-        "kind": "heartbeat", "name": "far", "zone": "UTC", "runs": 4, "attempts": 16, "usd_per_attempt": 0.12,
+        "kind": "heartbeat", "name": "far", "zone": "UTC", "runs": 4, "tries": 16, "usd_per_try": 0.12,
         "usd_per_day": 1.92, "usd_per_month": pytest.approx(59.52), "by": "runs",
     }  # fmt: skip
 

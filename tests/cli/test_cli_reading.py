@@ -290,7 +290,7 @@ def test_runs_have_a_column_with_their_workers_if_there_are_any(
 def test_a_run_as_json_has_the_documented_keys(store: Store, state: Path, capsys: pytest.CaptureFixture[str]) -> None:
     add_run(store, NOON)
     documented = {
-        "id", "kind", "name", "planned_at", "planned_runs", "trigger", "result", "why", "attempt", "started_at",
+        "id", "kind", "name", "planned_at", "planned_runs", "trigger", "result", "why", "tries", "started_at",
         "finished_at", "model_requested", "model_used", "tokens", "cost_usd", "prompt_parts", "text", "error", "delivery",
         "config_hash", "worker",
     }  # fmt: skip

@@ -107,7 +107,7 @@ def test_the_dump_has_rows_in_every_table(state: Path) -> None:
 def test_an_interrupted_run_is_attempted_again(world: World) -> None:
     world.settle()
     (run,) = [row for row in world.records("slow") if row["planned_at"] == "2026-03-02T12:30:00Z"]
-    assert (run["id"], run["attempt"], run["result"]) == (29, 2, "ok")
+    assert (run["id"], run["tries"], run["result"]) == (29, 2, "ok")
 
 
 def test_waiting_wakes_are_delivered(world: World) -> None:

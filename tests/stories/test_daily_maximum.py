@@ -62,13 +62,13 @@ def test_the_maximum_includes_every_run_that_a_wake_may_start(tmp_path: Path) ->
 
 def test_without_a_budget_the_number_of_attempts_limits_the_cost_of_a_day(tmp_path: Path) -> None:
     (ops,) = maximum(tmp_path, "budget: unlimited, interval: 24h").entries
-    assert (ops.runs, ops.attempts, ops.by) == (4, 4 * 6, "runs")  # three attempts, and three crashes
+    assert (ops.runs, ops.tries, ops.by) == (4, 4 * 6, "runs")  # three attempts, and three crashes
     assert ops.usd_per_day == pytest.approx(24 * 3 * MAX_COST)  # two further calls if an answer is incomplete
 
 
 def test_without_a_budget_an_agent_that_is_not_asked_again_costs_one_call_an_attempt(tmp_path: Path) -> None:
     (ops,) = maximum(tmp_path, "budget: unlimited, interval: 24h, ask_again: 0").entries
-    assert ops.usd_per_attempt == pytest.approx(MAX_COST)
+    assert ops.usd_per_try == pytest.approx(MAX_COST)
 
 
 def test_the_lower_of_budget_and_attempts_is_the_maximum_cost(tmp_path: Path) -> None:
@@ -92,13 +92,13 @@ def test_the_daily_budget_of_an_agent_in_another_zone_counts_twice_in_the_total(
 def test_if_one_entry_has_no_maximum_the_total_has_none(tmp_path: Path) -> None:
     more = "  tool: {runner: {kind: command, argv: [cat]}, heartbeat: {interval: 1h, deliver: log}}\n"
     total = maximum(tmp_path, "interval: 30m, budget: {usd_per_day: 0.50}", more=more)
-    assert (total.usd_per_day, total.entries[1].usd_per_attempt, total.entries[1].usd_per_day) == (None, None, None)
+    assert (total.usd_per_day, total.entries[1].usd_per_try, total.entries[1].usd_per_day) == (None, None, None)
 
 
 @pytest.mark.parametrize("budget", ["{runs_per_day: 5}", "{tokens_per_day: 1m}"])
 def test_a_model_without_a_price_has_no_maximum_cost_even_with_other_limits(tmp_path: Path, budget: str) -> None:
     total = maximum(tmp_path, f"model: other, interval: 30m, budget: {budget}")
-    assert (total.usd_per_day, total.entries[0].usd_per_attempt, total.entries[0].usd_per_day) == (None, None, None)
+    assert (total.usd_per_day, total.entries[0].usd_per_try, total.entries[0].usd_per_day) == (None, None, None)
 
 
 @pytest.mark.parametrize("usd", [0, 0.25])
@@ -106,12 +106,12 @@ def test_usd_per_run_of_a_program_limits_the_cost_of_a_day_without_another_budge
     beat = f"interval: 24h, deliver: log, budget: {{usd_per_try: {usd}}}"
     more = f"  tool: {{runner: {{kind: command, argv: [cat]}}, heartbeat: {{{beat}}}}}\n"
     total = maximum(tmp_path, "enabled: false, interval: 30m", more=more)
-    assert (total.entries[0].usd_per_attempt, total.usd_per_day) == (usd, 4 * 6 * usd)
+    assert (total.entries[0].usd_per_try, total.usd_per_day) == (usd, 4 * 6 * usd)
 
 
 def test_a_job_with_a_prompt_counts_and_a_job_with_a_command_does_not(tmp_path: Path) -> None:
     more = 'cron: {ask: {schedule: "0 9 * * *", prompt: hello, agent: ops}, run: {every: 1h, command: uptime}}\n'
     total = maximum(tmp_path, "interval: none", more=more)
-    assert [(each.name, each.runs, each.attempts) for each in total.entries[1:]] == [("ask", 2, 2)]
+    assert [(each.name, each.runs, each.tries) for each in total.entries[1:]] == [("ask", 2, 2)]
     more = "cron: {a: {every: 1h, command: x}, b: {after: a, command: x}, ask: {after: b, prompt: hello, agent: ops}}"
     assert [each.runs for each in maximum(tmp_path, "interval: none", more=more).entries[1:]] == [1 + 24]

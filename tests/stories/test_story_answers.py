@@ -372,7 +372,7 @@ def test_arguments_that_cannot_be_read_are_asked_for_again_in_the_same_slot(make
         world.run(minutes=1)
     assert delivered_texts(world) == ["[disk:/var] 92 % full"]
     (row,) = world.records()
-    assert (row["attempt"], row["result"]) == (2, "alert")
+    assert (row["tries"], row["result"]) == (2, "alert")
 
 
 def test_the_complete_findings_of_an_answer_that_was_cut_are_sent_with_a_note(make_world: MakeWorld) -> None:

@@ -223,7 +223,7 @@ def test_changed_output_starts_agent_calls_until_one_succeeds(make_world: MakeWo
     world = make_world(agent(precheck=SAME, retries="1"), prechecks={"ops": precheck_outputs("1")})
     world.scripts["ops"] = lambda call: 1 if len(world.calls) < 3 else ALARM
     world.run(minutes=70)
-    assert [(row["result"], row["attempt"]) for row in world.records()] == [("failed", 2), ("alert", 1), ("skipped", 1)]
+    assert [(row["result"], row["tries"]) for row in world.records()] == [("failed", 2), ("alert", 1), ("skipped", 1)]
 
 
 def test_the_last_precheck_output_is_remembered_over_a_restart(make_world: MakeWorld) -> None:

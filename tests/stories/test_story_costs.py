@@ -86,7 +86,7 @@ def test_the_usage_of_all_attempts_of_a_run_is_added_up_by_model(make_world: Mak
     world = make_world(TEAM.replace("interval: 1h", "interval: 1h, retries: 1"), scripts={"ops": lambda call: report})
     world.run(minutes=30)
     (run,) = world.records("ops")
-    assert run["attempt"] == 2
+    assert run["tries"] == 2
     assert run["models"] == [
         {
             "model": None,
@@ -107,7 +107,7 @@ def test_the_cost_of_a_run_is_unknown_if_that_of_one_attempt_is(make_world: Make
     )
     world.run(minutes=30)
     (run,) = world.records("ops")
-    assert (run["attempt"], run["tokens"]["input"], run["cost_usd"]) == (2, 14, None)
+    assert (run["tries"], run["tokens"]["input"], run["cost_usd"]) == (2, 14, None)
 
 
 def test_the_usage_of_a_run_is_added_up_although_its_first_attempt_was_recorded_without_a_kind_of_tokens(
@@ -123,7 +123,7 @@ def test_the_usage_of_a_run_is_added_up_although_its_first_attempt_was_recorded_
         assert "cache_write" not in db.execute("select model_usage from run where name = 'ops'").fetchone()[0]
     world.run(minutes=5)
     (run,) = world.records("ops")
-    assert (run["result"], run["attempt"]) == ("failed", 2)
+    assert (run["result"], run["tries"]) == ("failed", 2)
     assert run["models"][0]["tokens"]["cache_write"] == 0
 
 
@@ -276,7 +276,7 @@ def test_the_reservation_of_an_interrupted_attempt_is_shown_wherever_it_counts(
     world.run(minutes=1)
 
     (run,) = world.records()
-    assert (run["attempt"], run["cost_usd"], run["charged"]["usd"]) == (2, 0.1, 1.1)
+    assert (run["tries"], run["cost_usd"], run["charged"]["usd"]) == (2, 0.1, 1.1)
     (budget,) = read_status(world.store.connection, world.clock.now).budgets
     assert (budget.limits["usd_per_day"].used, budget.untold_usd) == (1.1, 1.0)
     assert f"budget: all: 1.10 of 2.00 USD{unknown} today" in budget_lines(world, world.clock.now)

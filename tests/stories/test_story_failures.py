@@ -31,7 +31,7 @@ def test_a_failing_run_is_retried_within_its_slot_with_growing_delays(make_world
     world.scripts["ops"] = lambda call: 1
     world.run(minutes=5)
     assert world.history() == ["03-02 08:00 interval failed exit"]
-    assert world.records()[0]["attempt"] == 4
+    assert world.records()[0]["tries"] == 4
     for wait, nominal in zip(seconds_between_calls(world), (1, 2, 4), strict=True):
         assert nominal * 0.75 <= wait <= nominal * 1.25
 
@@ -41,7 +41,7 @@ def test_a_run_that_succeeds_at_the_second_attempt_is_one_record(make_world: Mak
     world.scripts["ops"] = lambda call: 1 if len(world.calls) == 1 else "HEARTBEAT_OK"
     world.run(minutes=5)
     assert world.history() == ["03-02 08:00 interval ok heartbeat_ok"]
-    assert world.records()[0]["attempt"] == 2
+    assert world.records()[0]["tries"] == 2
 
 
 def test_a_crash_between_attempts_neither_loses_nor_adds_an_attempt(make_world: MakeWorld) -> None:
@@ -67,7 +67,7 @@ def test_a_retry_never_runs_outside_active_hours(make_world: MakeWorld) -> None:
     world.reload(agent(interval="1h", active_hours='"08:00-22:00"', timeout="2h"))
     world.run(hours=2)
     row = world.records()[0]
-    assert (row["result"], row["why"], row["attempt"]) == ("failed", "no_time_left", 1)
+    assert (row["result"], row["why"], row["tries"]) == ("failed", "no_time_left", 1)
     assert "exit code 1" in row["error"]
 
 
@@ -225,7 +225,7 @@ def test_a_run_interrupted_by_a_crash_runs_again_at_once_and_keeps_its_retries(m
     world.downtime(seconds=5)
     world.run(minutes=2)
     assert world.history() == ["03-02 08:00 interval ok heartbeat_ok"]
-    assert (len(world.calls), world.records()[0]["attempt"]) == (2, 2)
+    assert (len(world.calls), world.records()[0]["tries"]) == (2, 2)
 
 
 def run_durations(world: World, name: str = "ops") -> list[float]:
@@ -399,7 +399,7 @@ def test_a_run_interrupted_by_a_stop_is_due_again_and_uses_no_retry(make_world: 
     world.boot()
     world.run(minutes=2)
     assert world.history() == ["03-02 08:00 interval ok heartbeat_ok"]
-    assert world.records()[0]["attempt"] == 1
+    assert world.records()[0]["tries"] == 1
 
 
 def test_a_result_of_a_lost_claim_changes_nothing(make_world: MakeWorld) -> None:

@@ -119,7 +119,7 @@ def test_if_all_fail_the_run_fails_with_each_error_and_is_tried_again(make_world
         world.run(minutes=1)
         assert server.models() == [SONNET, HAIKU, QWEN, SONNET, HAIKU], "the model of the last fallback is not asked again"
     row = world.records()[0]
-    assert (row["result"], row["why"], row["attempt"]) == ("failed", "overloaded", 2)
+    assert (row["result"], row["why"], row["tries"]) == ("failed", "overloaded", 2)
     assert row["error"] == (
         "provider 'anthropic': HTTP 529: Overloaded; fallback claude-haiku-5-5: provider 'anthropic': HTTP 529: Overloaded"
     )
@@ -263,10 +263,10 @@ def test_the_reservation_covers_the_most_expensive_of_them_and_each_is_charged_b
 def test_an_expensive_fallback_counts_in_the_maximum_of_a_day(make_world: MakeWorld) -> None:
     with by_model({}) as server:
         world = story(make_world, server, "max_input_tokens: 3000, max_output_tokens: 500, ask_again: 0")
-        most = compute_daily_maximum(world.engine.plan.settings, world.clock.now).entries[0].usd_per_attempt
+        most = compute_daily_maximum(world.engine.plan.settings, world.clock.now).entries[0].usd_per_try
         alone = world.config.read_text().replace("fallbacks: [claude-haiku-5-5,", "fallbacks: [")
         world.reload(alone)
-        without = compute_daily_maximum(world.engine.plan.settings, world.clock.now).entries[0].usd_per_attempt
+        without = compute_daily_maximum(world.engine.plan.settings, world.clock.now).entries[0].usd_per_try
     assert most is not None and without is not None
     assert most - without == pytest.approx((3000 * 1.25 + 500 * 5) / 1e6)
 
@@ -386,7 +386,7 @@ agents: {{ops: {{runner: {{kind: command, argv: [agent]}}, fallbacks: [{{runner:
         rows = [row for row in world.records() if row["charged"]]
         assert used <= 0.03
         assert sum(row["charged"]["usd"] for row in rows) == pytest.approx(used, abs=1e-6)
-        undisturbed = [row["charged"]["usd"] for row in rows if row["result"] == "ok" and row["attempt"] == 1]
+        undisturbed = [row["charged"]["usd"] for row in rows if row["result"] == "ok" and row["tries"] == 1]
         assert undisturbed == pytest.approx([0.006] * len(undisturbed), abs=1e-6)
         assert len(undisturbed) >= 1
         world.store.close()

@@ -260,7 +260,7 @@ def test_a_run_has_its_whole_timeout_although_the_server_was_down_after_its_star
     world.scripts["ops"] = lambda call: Delayed(QUIET, timedelta(seconds=50))
     lose_a_commit(world, timedelta(minutes=10))
     world.run(minutes=1)
-    assert [(row["result"], row["attempt"]) for row in world.records()] == [("ok", 1)]
+    assert [(row["result"], row["tries"]) for row in world.records()] == [("ok", 1)]
 
 
 def test_a_clock_change_is_followed_although_the_server_was_down_when_it_happened(make_world: MakeWorld) -> None:

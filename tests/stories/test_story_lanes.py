@@ -88,7 +88,7 @@ def test_waiting_for_a_lane_uses_no_attempt(make_world: MakeWorld) -> None:
         world.run(minutes=10)
     world.run(minutes=10)
     assert len(world.calls) == 3
-    assert world.records()[0]["attempt"] == 3
+    assert world.records()[0]["tries"] == 3
 
 
 def test_a_run_that_waited_started_when_its_lane_was_free(make_world: MakeWorld) -> None:
@@ -262,7 +262,7 @@ def test_a_run_keeps_waiting_for_its_lane_over_a_restart(make_world: MakeWorld) 
         world.run(minutes=5)
     world.run(minutes=1)
     assert world.history() == ["03-02 08:00 interval ok heartbeat_ok"]
-    assert world.records()[0]["attempt"] == 1
+    assert world.records()[0]["tries"] == 1
 
 
 def test_a_slot_that_waited_for_its_lane_during_a_crash_ends_busy(make_world: MakeWorld) -> None:

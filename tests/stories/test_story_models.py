@@ -224,7 +224,7 @@ def test_the_second_of_two_due_runs_waits_for_the_result_of_the_probe(make_world
         world.run(minutes=31)
     rows = world.records("web")
     assert [row["result"] for row in rows] == ["failed", "ok"]
-    assert (rows[1]["planned_at"], rows[1]["attempt"]) == ("2026-03-02T08:30:00Z", 1)
+    assert (rows[1]["planned_at"], rows[1]["tries"]) == ("2026-03-02T08:30:00Z", 1)
     assert rows[1]["finished_at"] == f"2026-03-02T08:30:{seconds:02}Z"
 
 

@@ -49,7 +49,7 @@ class Channel:
 
 
 def listed_messages(world: World) -> list[tuple[Any, ...]]:
-    return [(each.id, each.state, each.attempts, each.error) for each in outbox.list_messages(world.store.connection)]
+    return [(each.id, each.state, each.tries, each.error) for each in outbox.list_messages(world.store.connection)]
 
 
 def delivery_state(world: World) -> str:
@@ -266,7 +266,7 @@ def test_a_message_is_listed_with_its_run_and_its_next_attempt(make_world: MakeW
     (listed,) = outbox.list_messages(world.store.connection)
     assert listed.as_data() == {
         "id": 1, "run": 1, "kind": "heartbeat", "name": "ops", "channel": "hook", "state": "pending", "part": 1, "parts": 1,
-        "attempts": 1, "created_at": "2026-03-02T08:00:00Z", "next_try_at": "2026-03-02T08:01:00Z", "doubted": False,
+        "tries": 1, "created_at": "2026-03-02T08:00:00Z", "next_try_at": "2026-03-02T08:01:00Z", "doubted": False,
         "error": "503", "notice": None, "begins": "The disk is full.",
     }  # fmt: skip
 

@@ -60,7 +60,7 @@ def test_the_runner_gets_the_metadata_of_the_job(make_world: MakeWorld) -> None:
     meta = json.loads(str(world.calls[-1].env["HEARTBEATD_META"]))
     assert meta == {
         "agent": "ops", "job": "digest", "now": "2026-03-02T09:00:00Z", "timezone": "Europe/Berlin",
-        "local_time": "2026-03-02T10:00:00+01:00", "queue": None, "pending_approvals": None, "last_activity": None, "run": 2, "trigger": "schedule", "attempt": 1,
+        "local_time": "2026-03-02T10:00:00+01:00", "queue": None, "pending_approvals": None, "last_activity": None, "run": 2, "trigger": "schedule", "tries": 1,
         "planned_at": "2026-03-02T09:00:00Z",
     }  # fmt: skip
 
@@ -83,7 +83,7 @@ def test_a_failing_prompt_is_retried_as_configured_and_then_reported(make_world:
     world = world_before_ten(make_world, "retries: 1, deliver: hook", digest=lambda call: ProcessResult(3, b"", b"no luck"))
     world.run(minutes=2)
     (row,) = world.records("digest")
-    assert (row["result"], row["why"], row["attempt"]) == ("failed", "exit", 2)
+    assert (row["result"], row["why"], row["tries"]) == ("failed", "exit", 2)
     (text,) = [text for _, _, text in world.delivered]
     assert text.startswith(f"warning  cron/digest failed: {row['error']} (since ")
     assert "no luck" in row["error"]
@@ -107,7 +107,7 @@ def test_a_prompt_waits_for_its_agents_lane(make_world: MakeWorld) -> None:
         assert world.history("digest") == ["03-02 09:00 schedule waiting busy"]
     world.run(minutes=1)
     assert world.history("digest") == ["03-02 09:00 schedule ok"]
-    assert world.records("digest")[0]["attempt"] == 1
+    assert world.records("digest")[0]["tries"] == 1
 
 
 def test_a_prompt_starts_at_once_when_a_hold_is_released(make_world: MakeWorld) -> None:

@@ -92,7 +92,7 @@ def test_a_run_with_an_alert_is_started_ended_said_and_delivered(daemon: WebDaem
         "name": "ops",
         "planned_at": "2026-03-02T08:30:00Z",
         "trigger": "interval",
-        "attempt": 1,
+        "tries": 1,
     }
     assert {key: ended[key] for key in ("run", "result", "why", "finished_at")} == {
         "run": run_id,
@@ -188,7 +188,7 @@ def test_a_reader_that_never_reads_is_dropped_and_others_go_on(tmp_path: Path) -
             "name": large.name,
             "planned_at": iso_utc(some.slot),
             "trigger": "interval",
-            "attempt": 1,
+            "tries": 1,
         }
         seen = 0
         while daemon.feed.reader_count > 1:

@@ -331,7 +331,7 @@ def _run_attributes(claim: Claim) -> dict[str, object]:
         "heartbeatd.entry.name": claim.entry.name,
         "heartbeatd.run.id": claim.run.id,
         "heartbeatd.run.trigger": claim.run.trigger.value,
-        "heartbeatd.run.attempt": claim.run.attempt,
+        "heartbeatd.run.tries": claim.run.attempt,
         "heartbeatd.run.planned_at": iso_utc(claim.run.slot),
     }
 

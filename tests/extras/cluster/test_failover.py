@@ -55,7 +55,7 @@ def test_a_run_that_a_failover_may_repeat_says_so_and_later_runs_do_not(make_wor
     lose_from(world, "08:29", "08:31")
     world.run(minutes=40)
     assert [call.at.strftime("%H:%M") for call in world.calls] == ["08:00", "08:30", "08:31", "09:00"]
-    assert [(row["planned_at"][11:16], row["attempt"]) for row in world.records()] == [("08:00", 1), ("08:30", 2), ("09:00", 1)]
+    assert [(row["planned_at"][11:16], row["tries"]) for row in world.records()] == [("08:00", 1), ("08:30", 2), ("09:00", 1)]
     assert [event.again for event in world.events_of(RunRecovered)] == [True]
 
 
@@ -64,7 +64,7 @@ def test_a_run_whose_end_a_failover_has_lost_is_repeated_and_says_so(make_world:
     world.scripts["ops"] = lambda call: Delayed("HEARTBEAT_OK", timedelta(minutes=1))
     lose_from(world, "08:00", "08:05")
     world.run(minutes=40)
-    assert [(row["planned_at"][11:16], row["attempt"]) for row in world.records()] == [("08:00", 2), ("08:30", 1)]
+    assert [(row["planned_at"][11:16], row["tries"]) for row in world.records()] == [("08:00", 2), ("08:30", 1)]
 
 
 def test_a_command_that_a_failover_may_repeat_is_not_repeated_but_reported(make_world: MakeWorld) -> None:
@@ -84,7 +84,7 @@ def test_a_wake_that_a_failover_brings_back_starts_a_run_that_says_so(make_world
     lose_from(world, "08:10", "08:12")
     world.run(minutes=5)
     assert len(world.calls) == 4
-    assert [(row["trigger"], row["attempt"]) for row in world.records()] == [("interval", 1), ("manual", 1), ("manual", 2)]
+    assert [(row["trigger"], row["tries"]) for row in world.records()] == [("interval", 1), ("manual", 1), ("manual", 2)]
 
 
 def test_an_attempt_after_a_wait_that_a_failover_may_repeat_counts_as_interrupted(make_world: MakeWorld, tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_a_failover_that_has_lost_nothing_repeats_nothing(make_world: MakeWorld)
     world = make_world(agent(retries="0"))
     lose_from(world, "08:31", "08:31")
     world.run(minutes=40)
-    assert [row["attempt"] for row in world.records()] == [1, 1, 1]
+    assert [row["tries"] for row in world.records()] == [1, 1, 1]
     assert world.events_of(RunRecovered) == []
 
 
@@ -137,7 +137,7 @@ def test_an_agent_whose_run_nobody_carries_out_runs_again_within_a_minute(make_w
     world.runs.ack(list(world.runs.inflight()))  # the executor forgets it
     world.run(minutes=1)
     assert world.history() == ["03-02 08:00 interval ok heartbeat_ok"]
-    assert [(row["attempt"], row["planned_at"][11:16]) for row in world.records()] == [(2, "08:00")]
+    assert [(row["tries"], row["planned_at"][11:16]) for row in world.records()] == [(2, "08:00")]
     assert [(event.kind, event.again) for event in world.events_of(RunRecovered)] == [(Kind.HEARTBEAT, True)]
 
 

@@ -48,7 +48,7 @@ def test_a_heartbeat_whose_worker_is_lost_runs_again_and_uses_up_no_retry(make_w
     world.scripts["ops"] = lambda call: LOST if len(world.calls) == 1 else "HEARTBEAT_OK"
     world.run(minutes=5)
     assert world.history() == ["03-02 08:00 interval ok heartbeat_ok"]
-    assert (len(world.calls), world.records()[0]["attempt"]) == (2, 2)
+    assert (len(world.calls), world.records()[0]["tries"]) == (2, 2)
     assert [event.again for event in world.events_of(RunRecovered)] == [True]
 
 
@@ -74,7 +74,7 @@ def test_a_worker_that_is_stopped_gives_its_run_back_and_that_is_no_crash(make_w
     world.scripts["ops"] = lambda call: STOPPED if len(world.calls) <= 5 else "HEARTBEAT_OK"
     world.run(minutes=5)
     assert world.history() == ["03-02 08:00 interval ok heartbeat_ok"]
-    assert (len(world.calls), world.records()[0]["attempt"]) == (6, 1)
+    assert (len(world.calls), world.records()[0]["tries"]) == (6, 1)
 
 
 def test_a_run_that_no_worker_takes_ends_as_a_timeout_that_says_so(make_world: MakeWorld) -> None:
@@ -166,7 +166,7 @@ def test_the_run_record_names_the_worker_of_the_last_attempt(make_world: MakeWor
     world.engine.tick(world.clock.read())
     world.runs.worker = "w2"
     world.run(minutes=1)
-    assert [(row["result"], row["attempt"], row["worker"]) for row in world.records()] == [("ok", 2, "w2")]
+    assert [(row["result"], row["tries"], row["worker"]) for row in world.records()] == [("ok", 2, "w2")]
     assert [event.worker for event in world.events_of(RunClosed)] == ["w2"]
 
 
@@ -190,7 +190,7 @@ def test_a_late_note_does_not_name_the_worker_of_an_earlier_attempt(make_world: 
     (claim,) = world.runs.inflight().values()
     world.run(minutes=2)
     world.request(lambda tick: runs.record_worker(tick.tx, claim, "w1"))
-    assert [(row["state"], row["attempt"], row["worker"]) for row in world.records()] == [("running", 2, None)]
+    assert [(row["state"], row["tries"], row["worker"]) for row in world.records()] == [("running", 2, None)]
 
 
 @pytest.mark.parametrize("ending", [LOST, NotTaken("too late"), AttemptResult(Outcome.FAILED, Failure.EXIT, error="broken")])

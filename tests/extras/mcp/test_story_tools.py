@@ -215,7 +215,7 @@ def test_an_attempt_that_only_read_is_retried_and_all_its_calls_are_recorded(mak
         world = make(server)
         world.run(minutes=1)
     row = world.records()[0]
-    assert (row["result"], row["attempt"]) == ("ok", 2)
+    assert (row["result"], row["tries"]) == ("ok", 2)
     assert [call["name"] for call in row["tool_calls"]] == ["disk__free"] * 2
     assert [event.result for event in world.events_of(ProviderCalled)] == ["ok", "overloaded", "ok", "ok"]
 
@@ -227,7 +227,7 @@ def test_an_attempt_that_may_have_changed_something_is_not_retried(make: MakeToo
         assert len(server.requests) == 2
     assert disk.cleaned == ["/tmp"]
     row = world.records()[0]
-    assert (row["result"], row["why"], row["attempt"]) == ("failed", "overloaded", 1)
+    assert (row["result"], row["why"], row["tries"]) == ("failed", "overloaded", 1)
     assert row["error"].endswith("; not tried again, because the tool disk__clean may have changed something")
 
 

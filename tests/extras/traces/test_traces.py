@@ -218,7 +218,7 @@ def test_an_attempt_is_a_span_with_its_run_and_outcome(traced: Traced) -> None:
         "heartbeatd.entry.name": "child",
         "heartbeatd.run.id": record["id"],
         "heartbeatd.run.trigger": record["trigger"],
-        "heartbeatd.run.attempt": 1,
+        "heartbeatd.run.tries": 1,
         "heartbeatd.run.planned_at": record["planned_at"],
         "heartbeatd.run.result": "alert",
         "heartbeatd.cost_usd": 0.25,
