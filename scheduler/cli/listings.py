@@ -37,7 +37,7 @@ from scheduler.cli.output import (
     utc_now,
     zone_name,
 )
-from scheduler.insight.reason_texts import notice_text, prompt_part_text
+from scheduler.insight.reason_texts import notice_text
 from scheduler.model.budget import describe_unknown
 from scheduler.model.expected_error import InputError
 from scheduler.model.levels import Level, level_of, level_of_run
@@ -135,7 +135,7 @@ def _run_facts(run: RunRecord) -> list[tuple[str, str]]:
         ("tokens", _format_tokens(run.tokens)),
         ("spent", "" if run.cost_usd is None else format_usd(run.cost_usd)),
         ("in budgets", _format_charge(run.charged, run.cost_usd) if run.charged else ""),
-        ("prompt", ", ".join(f"{prompt_part_text(part.name)} {format_count(part.tokens, 'token')}" for part in run.prompt_parts)),
+        ("prompt", ", ".join(f"{part.name} {format_count(part.tokens, 'token')}" for part in run.prompt_parts)),
         *(("left out", line) for line in run.left_out),
         ("answer", "truncated at the token limit" if run.truncated else ""),
         *(("finding", _format_finding(each)) for each in run.findings),

@@ -31,7 +31,7 @@ from scheduler.cli.output import (
     wrap_text,
     zone_name,
 )
-from scheduler.insight.reason_texts import ending_text, prompt_part_text
+from scheduler.insight.reason_texts import ending_text
 from scheduler.insight.report_data import (
     AgentModelTotals,
     CauseTotals,
@@ -268,7 +268,7 @@ CAUSE_COLUMNS: list[Column[Sequence[CauseTotals]]] = [
     _text("RUNS OF", lambda row: _name_entries(row.entries, "runs", MAX_NAMED)),
 ]
 PROMPT_COLUMNS: list[Column[Sequence[PromptPartTotals]]] = [
-    _text("PROMPT", lambda row: prompt_part_text(row.part), None),
+    _text("PROMPT", lambda row: row.part, None),
     _text("RUNS", lambda row: f"{row.runs:,}", is_number=True),
     _sum("TOKENS", "tokens", abbreviate_count),
     Column("SHARE", lambda rows: _format_share(sum(each.share for each in rows), 1), is_number=True),

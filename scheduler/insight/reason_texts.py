@@ -164,11 +164,6 @@ def hold_text(agents: Sequence[str], until: datetime, at: Clock) -> str:
     return f"{outbox.hold_text(agents)}, until {at(until)} at most"
 
 
-def prompt_part_text(part: str) -> str:
-    """A part of a prompt as people read it."""
-    return {"contract": "instructions", "last_beat": "last run"}.get(part, part)
-
-
 def breaker_text(breaker: BreakerStatus, at: Callable[[datetime], str]) -> str:
     """What an open circuit breaker stops and why, since when, and when a run may try again."""
     circuit = Circuit(breaker.provider, EVERY_MODEL if breaker.model is None else breaker.model)

@@ -454,7 +454,7 @@ def _prompt_totals(sizes: list[PromptPartSize]) -> list[PromptPartTotals]:
         _sum(
             PromptPartTotals,
             group,
-            part=part,
+            part=run_history.PROMPT_PARTS.get(part, part),
             tokens=sum(each.tokens for each in group),
             share=round(sum(each.tokens for each in group) / whole, 4) if whole else 0.0,
             entries=[

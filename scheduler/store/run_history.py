@@ -32,6 +32,8 @@ from scheduler.store.rows import read_row
 WHY = "coalesce(reason, suppression)"  # of a run record, as `AttemptResult.why`
 RECORDS = f"select *, {WHY} as why, slot as planned_at, slots as planned_runs, attempt as tries from run"  # noqa: S608 (a literal of this file)
 
+PROMPT_PARTS = {"contract": "instructions", "last_beat": "last_run"}  # their names in answers, where these differ
+
 ORDERS = {"id": "id desc", "cost": "cost_usd desc nulls last, id desc"}
 
 
@@ -236,7 +238,8 @@ def read_run(db: sqlite3.Connection, row: sqlite3.Row) -> RunRecord:
         models=_usage_by_model(row),
         charged=_charged_amounts(row),
         prompt_parts=[
-            PromptPartSize(name=name, tokens=tokens) for name, tokens in json.loads(row["prompt_parts"] or "{}").items()
+            PromptPartSize(name=PROMPT_PARTS.get(name, name), tokens=tokens)
+            for name, tokens in json.loads(row["prompt_parts"] or "{}").items()
         ],
         left_out=json.loads(row["left_out"] or "[]"),
         findings=[RunFinding.model_validate(each) for each in json.loads(row["findings"] or "[]")],

@@ -266,8 +266,8 @@ def test_the_report_reads_runs_that_the_previous_version_wrote(world: World) -> 
     assert (run["woken_by"], run["models"], run["worker"]) == (None, [], None)
     assert set(spend.budgets_in_force(world.store.connection)) == {("", ""), ("heartbeat", "ops")}
     assert {part["name"]: part["tokens"] for part in run["prompt_parts"]} == {
-        "contract": 144,
+        "instructions": 144,
         "time": 18,
-        "last_beat": 8,
+        "last_run": 8,
         "checklist": 15,
     }

@@ -16,7 +16,7 @@ from heartbeatd.questions import GetRun, ListRuns
 from scheduler.engine.inbox import Refused
 from scheduler.insight import explanation, health, problem_list, slot_history, status_data
 from scheduler.insight.periods import Period
-from scheduler.insight.reason_texts import SlotCause, prompt_part_text
+from scheduler.insight.reason_texts import SlotCause
 from scheduler.insight.records import ExplainedEntry
 from scheduler.insight.slot_history import SlotGroup
 from scheduler.model.levels import Level
@@ -279,9 +279,7 @@ def shown_run(run: RunRecord) -> ShownRun:
     cause = slot_history.cause_of_run(run.state, run.result, run.why, run.delivery.state)
     begin, end = run.started_at, run.finished_at
     whole = sum(part.tokens for part in run.prompt_parts)
-    parts = tuple(
-        (prompt_part_text(part.name), part.tokens, round(100 * part.tokens / whole) if whole else 0) for part in run.prompt_parts
-    )
+    parts = tuple((part.name, part.tokens, round(100 * part.tokens / whole) if whole else 0) for part in run.prompt_parts)
     return ShownRun(run, colour_of_level(cause.level), cause.text, end - begin if begin and end else None, parts)
 
 

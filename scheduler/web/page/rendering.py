@@ -21,7 +21,7 @@ from heartbeat.words import escape_control, format_count, format_duration, forma
 from heartbeatd.answers import LastRun, RunRecord, UsedLimit
 from heartbeatd.operations import Concern, Endpoint, keys_of, words_of
 from heartbeatd.verbs import VERB_ENDPOINTS, Verb
-from scheduler.insight.reason_texts import breaker_text, ending_text, prompt_part_text
+from scheduler.insight.reason_texts import breaker_text, ending_text
 from scheduler.insight.slot_history import cause_of_run
 from scheduler.model.levels import Level, level_of
 from scheduler.model.outcome import Outcome
@@ -119,7 +119,6 @@ def _environment() -> Environment:
         "breaker": breaker_text,
         "ending": ending_text,
         "cause": cause_text,
-        "prompt_part": prompt_part_text,
         "colour": colour_of_word,
         "run_colour": colour_of_run,
         "level_colour": colour_of_level,
