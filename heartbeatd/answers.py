@@ -160,7 +160,7 @@ class Activity(EntryPart):
     at: Time
 
 
-class LaneHolder(EntryPart):
+class LockHolder(EntryPart):
     id: str
     until: Time
 
@@ -227,7 +227,7 @@ class EntryStatus(EntryState):
     wakes_waiting: int
     undelivered: UndeliveredMessages | None
     activity: Activity | None
-    busy: list[LaneHolder]
+    busy: list[LockHolder]
     muted: ActiveMute | None
     problems: ProblemCounts
     budget: BudgetUsage | None
@@ -1056,7 +1056,7 @@ class CancelledRun(DonePart):
     ended: bool
 
 
-class LaneHeld(DonePart):
+class LockHeld(DonePart):
     """`run` is the run in progress, which the caller should wait for."""
 
     id: str
@@ -1064,7 +1064,7 @@ class LaneHeld(DonePart):
     run: int | None
 
 
-class LaneReleased(DonePart):
+class LockReleased(DonePart):
     id: str
 
 

@@ -178,8 +178,8 @@ class Cancel(Verb[answers.CancelledRun]):
     is_final = True
 
 
-class HoldLane(Verb[answers.LaneHeld]):
-    """Lock an agent's lane for a time, or extend the lock. `run` is the run in progress, which the caller should wait for."""
+class HoldLock(Verb[answers.LockHeld]):
+    """Lock an agent for a time, or extend the lock. `run` is the run in progress, which the caller should wait for."""
 
     method = "PUT"
 
@@ -187,8 +187,8 @@ class HoldLane(Verb[answers.LaneHeld]):
     for_: Span
 
 
-class ReleaseLane(Verb[answers.LaneReleased]):
-    """Release an agent's lane. A holder that does not hold it may do so too."""
+class ReleaseLock(Verb[answers.LockReleased]):
+    """Release the lock of an agent. A holder that does not hold it may do so too."""
 
     method = "DELETE"
 
@@ -367,8 +367,8 @@ class VerbMethods:
     ask_person = of_number(Ask, "/api/v1/runs/{id}/ask")
     answer_question = of_number(AnswerQuestion, "/api/v1/questions/{id}/answer")
     cancel_run = of_number(Cancel, "/api/v1/runs/{id}/cancel")
-    hold_lane = of_name(HoldLane, "/api/v1/agents/{name}/busy")
-    release_lane = of_name(ReleaseLane, "/api/v1/agents/{name}/busy")
+    lock_agent = of_name(HoldLock, "/api/v1/agents/{name}/busy")
+    unlock_agent = of_name(ReleaseLock, "/api/v1/agents/{name}/busy")
     record_activity = of_name(NoteActivity, "/api/v1/agents/{name}/activity")
     pause_agent = of_name(Pause, "/api/v1/agents/{name}/pause")
     pause_job = of_name(Pause, "/api/v1/cron/{name}/pause")

@@ -19,8 +19,8 @@ from heartbeatd.answers import (
     ChangedMessage,
     ChangedProblem,
     Done,
-    LaneHeld,
-    LaneReleased,
+    LockHeld,
+    LockReleased,
     Muted,
     PausedEntries,
     RecordedActivity,
@@ -309,8 +309,8 @@ def _with_counts(entry_row: EntryRow, verb: verbs.NoteActivity, now: datetime) -
     return entry_row._replace(queue=queue, approvals=approvals, active_at=now)
 
 
-@effect_of(verbs.HoldLane)
-def hold_lane(tick: Tick, request: VerbRequest[verbs.HoldLane]) -> LaneHeld:
+@effect_of(verbs.HoldLock)
+def hold_lane(tick: Tick, request: VerbRequest[verbs.HoldLock]) -> LockHeld:
     """A run in progress continues. The holder has the lane once it has ended."""
     verb, name = request.verb, request.name
     if verb.for_ > lane_holds.MAX_HOLD:
@@ -322,11 +322,11 @@ def hold_lane(tick: Tick, request: VerbRequest[verbs.HoldLane]) -> LaneHeld:
     run = runs.find_open_run(tick.tx.db, entry_row.kind, entry_row.name)
     running = run.id if run is not None and run.state == "running" else None
     says = f"the lock of {_label(request)} is held by {verb.id} {_until(tick, until)}"
-    return LaneHeld(id=verb.id, until=until, run=running, says=says)
+    return LockHeld(id=verb.id, until=until, run=running, says=says)
 
 
-@effect_of(verbs.ReleaseLane)
-def release_lane(tick: Tick, request: VerbRequest[verbs.ReleaseLane]) -> LaneReleased:
+@effect_of(verbs.ReleaseLock)
+def release_lane(tick: Tick, request: VerbRequest[verbs.ReleaseLock]) -> LockReleased:
     """Runs that wait for the lane start at once."""
     _declared_entry(tick, *request.key)
     lane_holds.delete_hold(tick.tx, request.name, request.verb.id)
@@ -335,7 +335,7 @@ def release_lane(tick: Tick, request: VerbRequest[verbs.ReleaseLane]) -> LaneRel
             entry = tick.plan.entries.get((kind, name))
             if entry is not None and entry.lane == request.name:
                 planning.retry_waiting_run(tick.tx, entries.get_entry(tick.tx, kind, name), Skip.BUSY)
-    return LaneReleased(id=request.verb.id, says=f"{request.verb.id} does not hold the lock of {_label(request)} any more")
+    return LockReleased(id=request.verb.id, says=f"{request.verb.id} does not hold the lock of {_label(request)} any more")
 
 
 UNSENDABLE_STATES = {

@@ -11,7 +11,7 @@ from pathlib import Path
 from zoneinfo import ZoneInfo
 
 from heartbeat.spec import Agent, Heartbeat
-from heartbeatd.answers import ExplainedEvent, LaneHolder, PersonQuestion, QuietReason
+from heartbeatd.answers import ExplainedEvent, LockHolder, PersonQuestion, QuietReason
 from scheduler.engine import plan_sync
 from scheduler.insight import obstacles, slot_history
 from scheduler.insight.daemon_state import DaemonState, events_of_period
@@ -105,7 +105,7 @@ class Records:
         return self.period.until >= self.now
 
     @cached_property
-    def holds(self) -> Mapping[str, Sequence[LaneHolder]]:
+    def holds(self) -> Mapping[str, Sequence[LockHolder]]:
         """Who holds the lane of each agent over HTTP now."""
         return lane_holds.holds_by_agent(self.db, self.now)
 

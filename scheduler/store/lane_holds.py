@@ -6,7 +6,7 @@ import sqlite3
 from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
-from heartbeatd.answers import LaneHolder
+from heartbeatd.answers import LockHolder
 from scheduler.model.timestamps import from_millis, to_millis
 from scheduler.store.rows import replace_row
 from scheduler.store.transaction import Transaction, is_file, recall
@@ -69,10 +69,10 @@ def delete_ended_holds(tx: Transaction) -> None:
     tx.db.execute("delete from hold where " + _is_over(tx.db), (to_millis(tx.now),))  # noqa: S608 (literals of ours)
 
 
-def holds_by_agent(db: sqlite3.Connection, now: datetime) -> dict[str, list[LaneHolder]]:
+def holds_by_agent(db: sqlite3.Connection, now: datetime) -> dict[str, list[LockHolder]]:
     """Who holds the lane of each agent and until when."""
-    found: dict[str, list[LaneHolder]] = {}
+    found: dict[str, list[LockHolder]] = {}
     valid = "select * from hold where not " + _is_over(db) + " order by name, until_at, holder"  # noqa: S608 (literals of ours)
     for row in db.execute(valid, (to_millis(now),)):
-        found.setdefault(row["name"], []).append(LaneHolder(id=row["holder"], until=from_millis(row["until_at"])))
+        found.setdefault(row["name"], []).append(LockHolder(id=row["holder"], until=from_millis(row["until_at"])))
     return found

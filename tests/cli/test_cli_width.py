@@ -6,7 +6,7 @@ import pytest
 from loops import loop_over
 from world import MakeWorld, World
 
-from heartbeatd.verbs import HoldLane
+from heartbeatd.verbs import HoldLock
 from scheduler.cli.main import main
 from scheduler.cli.output import wrap_text
 from scheduler.engine.effects import VerbRequest
@@ -46,7 +46,7 @@ def world(make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> World:
     world.run(minutes=29)
     for name in AGENTS[2:4]:
         world.request(
-            VerbRequest(HoldLane(id="a-gateway-whose-name-is-forty-characters", for_=timedelta(hours=20)), (Kind.HEARTBEAT, name))
+            VerbRequest(HoldLock(id="a-gateway-whose-name-is-forty-characters", for_=timedelta(hours=20)), (Kind.HEARTBEAT, name))
         )
     world.run(hours=1, minutes=31)
     return world

@@ -12,7 +12,7 @@ from servers.scripted import Server
 from test_story_async_results import http_agent
 from world import Delayed, MakeWorld, World, utc
 
-from heartbeatd.verbs import Cancel, HoldLane, ReportResult
+from heartbeatd.verbs import Cancel, HoldLock, ReportResult
 from scheduler.engine.effects import VerbRequest
 from scheduler.model.outcome import Kind
 from scheduler.model.timestamps import from_millis
@@ -96,7 +96,7 @@ def test_an_agent_without_a_checklist_is_silent_until_it_has_one_again(make_worl
 
 def test_an_agent_that_is_always_busy_is_silent(make_world: MakeWorld) -> None:
     world = make_world(agent(), start="2026-03-02 08:10")
-    world.request(VerbRequest(HoldLane(id="gateway", for_=utc("2026-03-02 12:00") - world.clock.now), (Kind.HEARTBEAT, "ops")))
+    world.request(VerbRequest(HoldLock(id="gateway", for_=utc("2026-03-02 12:00") - world.clock.now), (Kind.HEARTBEAT, "ops")))
     assert silent_times(world, "2026-03-02 09:50", minutes=20) == ["02 08:50", "02 09:10", "02 09:30", "02 09:50"]
     assert slots(world)[1] >= 1
 

@@ -16,7 +16,7 @@ from test_story_lanes import lane_locked
 from test_story_slots import agent, job
 from world import QUIET, DatabaseOf, Delayed, MakeWorld, World, utc
 
-from heartbeatd.verbs import HoldLane
+from heartbeatd.verbs import HoldLock
 from scheduler.cli.main import main
 from scheduler.config.settings.load import load_config
 from scheduler.engine.effects import VerbRequest
@@ -565,7 +565,7 @@ def test_a_daemon_that_ended_at_this_moment_is_down(make_world: MakeWorld) -> No
 
 
 def hold_lane(world: World, holder: str, minutes: int) -> None:
-    world.request(VerbRequest(HoldLane(id=holder, for_=timedelta(minutes=minutes)), (Kind.HEARTBEAT, "ops")))
+    world.request(VerbRequest(HoldLock(id=holder, for_=timedelta(minutes=minutes)), (Kind.HEARTBEAT, "ops")))
 
 
 def test_the_holder_of_a_lane_is_shown_with_the_end_of_the_hold(make_world: MakeWorld) -> None:

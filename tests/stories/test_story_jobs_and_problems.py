@@ -15,7 +15,7 @@ from simulation import size
 from world import AgentCall, DatabaseOf, Delayed, MakeWorld, World, run_until_crash, utc
 
 from heartbeat.runners import ProcessResult
-from heartbeatd.verbs import HoldLane, Mute, NoteActivity, Pause, ReportResult
+from heartbeatd.verbs import HoldLock, Mute, NoteActivity, Pause, ReportResult
 from scheduler.cli.main import main
 from scheduler.engine.delivery import Delivery
 from scheduler.engine.effects import VerbRequest
@@ -732,7 +732,7 @@ def test_a_restart_after_the_time_limit_sends_the_notification(make_world: MakeW
 def test_a_user_who_keeps_the_agent_busy_beyond_the_time_limit_releases_the_notification(make_world: MakeWorld) -> None:
     world = make_world(config("timeout: 1m, retries: 0"), start=NIGHT, scripts={"nightly-backup": in_turn(FAILED)})
     world.run_until("2026-03-02 07:00")
-    world.request(VerbRequest(HoldLane(id="chat", for_=timedelta(hours=12)), (Kind.HEARTBEAT, "ops")))
+    world.request(VerbRequest(HoldLock(id="chat", for_=timedelta(hours=12)), (Kind.HEARTBEAT, "ops")))
     world.run_until("2026-03-02 09:00")
     assert sent(world) == [f"03-02 08:17 {FAILURE}"]
     assert held_back(world)[0]["held_back"]["note"] == "agent ops did not report it in time"
@@ -743,7 +743,7 @@ def test_a_second_failure_while_the_agent_is_busy_does_not_postpone_the_notifica
     scripts = {"nightly-backup": in_turn(FAILED, other)}
     world = make_world(config("timeout: 1m, retries: 0"), start=NIGHT, scripts=scripts)
     world.run_until("2026-03-02 07:00")
-    world.request(VerbRequest(HoldLane(id="chat", for_=timedelta(hours=12)), (Kind.HEARTBEAT, "ops")))
+    world.request(VerbRequest(HoldLock(id="chat", for_=timedelta(hours=12)), (Kind.HEARTBEAT, "ops")))
     world.run_until("2026-03-02 08:05")
     world.run_job("nightly-backup")
     world.run_until("2026-03-02 10:00")

@@ -14,8 +14,8 @@ from test_story_models import KEY, config, model
 from test_story_slots import OPS, agent, job
 from world import QUIET, Delayed, MakeWorld, World, utc
 
-from heartbeatd.answers import LaneHeld
-from heartbeatd.verbs import HoldLane, ReleaseLane
+from heartbeatd.answers import LockHeld
+from heartbeatd.verbs import HoldLock, ReleaseLock
 from scheduler.engine.effects import VerbRequest
 from scheduler.engine.inbox import Refused
 from scheduler.model.events import LaneBusy
@@ -39,8 +39,8 @@ def lane_locked(world: World, name: str = "ops") -> Iterator[int]:
         os.close(fd)
 
 
-def hold_lane(world: World, holder: str = "chat", **time: float) -> LaneHeld:
-    return world.request(VerbRequest(HoldLane(id=holder, for_=timedelta(**time)), (Kind.HEARTBEAT, "ops")))
+def hold_lane(world: World, holder: str = "chat", **time: float) -> LockHeld:
+    return world.request(VerbRequest(HoldLock(id=holder, for_=timedelta(**time)), (Kind.HEARTBEAT, "ops")))
 
 
 def call_times(world: World) -> list[str]:
@@ -408,7 +408,7 @@ def test_a_released_hold_lets_the_waiting_run_start_at_once(make_world: MakeWorl
     world.run(minutes=29)
     hold_lane(world, hours=24)
     world.run(minutes=5, seconds=13)
-    world.request(VerbRequest(ReleaseLane(id="chat"), (Kind.HEARTBEAT, "ops")))
+    world.request(VerbRequest(ReleaseLock(id="chat"), (Kind.HEARTBEAT, "ops")))
     world.run(seconds=1)
     assert call_times(world) == ["08:00:00", "08:34:13"]
 
@@ -419,7 +419,7 @@ def test_a_released_hold_lets_a_waiting_job_of_the_agent_start_at_once(make_worl
     world.run(minutes=29)
     hold_lane(world, hours=24)
     world.run(minutes=5, seconds=13)
-    world.request(VerbRequest(ReleaseLane(id="chat"), (Kind.HEARTBEAT, "ops")))
+    world.request(VerbRequest(ReleaseLock(id="chat"), (Kind.HEARTBEAT, "ops")))
     world.run(seconds=1)
     assert [(call.name, f"{call.at:%H:%M:%S}") for call in world.calls] == [("ask", "08:34:13")]
 
@@ -430,10 +430,10 @@ def test_a_lane_is_free_when_its_last_hold_is_released(make_world: MakeWorld) ->
     for holder in ("chat", "mail"):
         hold_lane(world, holder, hours=1)
     world.run(minutes=2)
-    world.request(VerbRequest(ReleaseLane(id="chat"), (Kind.HEARTBEAT, "ops")))
+    world.request(VerbRequest(ReleaseLock(id="chat"), (Kind.HEARTBEAT, "ops")))
     world.run(minutes=2)
     assert call_times(world) == ["08:00:00"]
-    world.request(VerbRequest(ReleaseLane(id="mail"), (Kind.HEARTBEAT, "ops")))
+    world.request(VerbRequest(ReleaseLock(id="mail"), (Kind.HEARTBEAT, "ops")))
     world.run(seconds=1)
     assert len(world.calls) == 2
 
@@ -441,7 +441,7 @@ def test_a_lane_is_free_when_its_last_hold_is_released(make_world: MakeWorld) ->
 def test_releasing_a_hold_that_does_not_exist_is_no_error(make_world: MakeWorld) -> None:
     world = make_world(OPS)
     world.run(minutes=1)
-    world.request(VerbRequest(ReleaseLane(id="chat"), (Kind.HEARTBEAT, "ops")))
+    world.request(VerbRequest(ReleaseLock(id="chat"), (Kind.HEARTBEAT, "ops")))
     assert call_times(world) == ["08:00:00"]
 
 
@@ -491,7 +491,7 @@ def test_a_hold_on_an_unknown_agent_is_refused(make_world: MakeWorld) -> None:
     world = make_world(OPS)
     with pytest.raises(Refused, match="no agent 'nobody'"):
         world.request(
-            VerbRequest(HoldLane(id="chat", for_=utc("2026-03-02 09:00") - world.clock.now), (Kind.HEARTBEAT, "nobody"))
+            VerbRequest(HoldLock(id="chat", for_=utc("2026-03-02 09:00") - world.clock.now), (Kind.HEARTBEAT, "nobody"))
         )
 
 

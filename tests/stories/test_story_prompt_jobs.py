@@ -12,7 +12,7 @@ from servers.scripted import Server
 from world import Delayed, MakeWorld, World
 
 from heartbeat.runners import ProcessResult
-from heartbeatd.verbs import HoldLane, ReleaseLane, ReportResult
+from heartbeatd.verbs import HoldLock, ReleaseLock, ReportResult
 from scheduler.engine.effects import VerbRequest
 from scheduler.model.outcome import Kind
 from scheduler.system import lanes
@@ -112,9 +112,9 @@ def test_a_prompt_waits_for_its_agents_lane(make_world: MakeWorld) -> None:
 
 def test_a_prompt_starts_at_once_when_a_hold_is_released(make_world: MakeWorld) -> None:
     world = world_before_ten(make_world, digest=lambda call: "done")
-    world.request(VerbRequest(HoldLane(id="chat", for_=timedelta(hours=1)), (Kind.HEARTBEAT, "ops")))
+    world.request(VerbRequest(HoldLock(id="chat", for_=timedelta(hours=1)), (Kind.HEARTBEAT, "ops")))
     world.run(seconds=65)
-    world.request(VerbRequest(ReleaseLane(id="chat"), (Kind.HEARTBEAT, "ops")))
+    world.request(VerbRequest(ReleaseLock(id="chat"), (Kind.HEARTBEAT, "ops")))
     world.settle()
     assert world.history("digest") == ["03-02 09:00 schedule ok"]
 

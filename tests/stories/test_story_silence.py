@@ -25,7 +25,7 @@ from world import QUIET, AgentCall, Delayed, MakeWorld, World
 
 from heartbeat.hours import DAYS
 from heartbeat.runners import ProcessResult
-from heartbeatd.verbs import Ack, HoldLane, Mute, Pause, Unmute
+from heartbeatd.verbs import Ack, HoldLock, Mute, Pause, Unmute
 from scheduler.app import Daemon
 from scheduler.cli.commands import status
 from scheduler.cli.main import main
@@ -426,7 +426,7 @@ def test_a_lane_that_a_user_has_locked(plant: Plant, say: Say) -> None:
 def test_a_lane_that_a_gateway_holds_over_http(plant: Plant, say: Say) -> None:
     world = plant(fleet())
     world.run_until(at(12))
-    world.request(VerbRequest(HoldLane(id="telegram-bot", for_=20 * HOUR), (Kind.HEARTBEAT, "ops")))
+    world.request(VerbRequest(HoldLock(id="telegram-bot", for_=20 * HOUR), (Kind.HEARTBEAT, "ops")))
     run_until_now(world)
     check(say(world), "busy: the agent is locked", "telegram-bot")
 

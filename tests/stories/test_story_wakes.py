@@ -11,7 +11,7 @@ from test_story_slots import agent
 from world import Delayed, MakeWorld, World, utc
 
 from heartbeat.runners import ProcessResult
-from heartbeatd.verbs import Cancel, HoldLane, Wake
+from heartbeatd.verbs import Cancel, HoldLock, Wake
 from scheduler.engine.effects import Sender, VerbRequest
 from scheduler.engine.inbox import Refused
 from scheduler.engine.tick import MAX_REQUESTS_PER_TICK
@@ -613,7 +613,7 @@ def test_an_agent_without_an_interval_runs_a_deferred_wake_when_its_hours_open(
 def test_an_agent_without_an_interval_runs_at_opening_after_its_lane_was_locked_until_closing(make_world: MakeWorld) -> None:
     world = make_world(agent(interval="none", active_hours='"08:00-12:00"'))
     world.run(seconds=5)
-    world.request(VerbRequest(HoldLane(id="chat", for_=utc("2026-03-02 12:30") - world.clock.now), (Kind.HEARTBEAT, "ops")))
+    world.request(VerbRequest(HoldLock(id="chat", for_=utc("2026-03-02 12:30") - world.clock.now), (Kind.HEARTBEAT, "ops")))
     world.wake("ops", "look")
     world.run(days=1, hours=1)
     assert world.history() == ["03-02 08:00 api skipped busy", "03-03 08:00 api ok heartbeat_ok"]
@@ -933,7 +933,7 @@ def test_three_wakes_of_one_sender_that_a_run_waiting_for_its_lane_has_taken_are
     world.run(minutes=20)
     world.wake("ops", "look", sender="other")
     world.run(seconds=1)  # the next two wakes merge while they wait for the gap
-    world.request(VerbRequest(HoldLane(id="chat", for_=utc("2026-03-02 10:30") - world.clock.now), (Kind.HEARTBEAT, "ops")))
+    world.request(VerbRequest(HoldLock(id="chat", for_=utc("2026-03-02 10:30") - world.clock.now), (Kind.HEARTBEAT, "ops")))
     for _ in range(2):
         world.wake("ops", "first", sender="monitor")
     world.run_until("2026-03-02 08:10")

@@ -17,7 +17,7 @@ from test_story_silence import MIDNIGHT, ZONE, daemon_lock, run_until_now, speak
 from web_daemon import WebDaemon
 from world import Delayed, MakeWorld, World, utc
 
-from heartbeatd.verbs import Ack, HoldLane, Mute, Pause
+from heartbeatd.verbs import Ack, HoldLock, Mute, Pause
 from scheduler.cli.main import main
 from scheduler.engine.delivery import Delivery
 from scheduler.engine.effects import Sender, VerbRequest
@@ -175,7 +175,7 @@ def bring_about(world: World) -> None:
     world.request(VerbRequest(Pause(), (agent, "paused"), Sender("chat")))
     world.request(VerbRequest(Mute(until_changed=True), (agent, "muted"), Sender("Mary")))
     world.request(VerbRequest(Mute(), (job, "silenced"), Sender("Mary")))
-    world.request(VerbRequest(HoldLane(for_=timedelta(hours=1), id="telegram"), (agent, "held")))
+    world.request(VerbRequest(HoldLock(for_=timedelta(hours=1), id="telegram"), (agent, "held")))
     run_until_now(world)
     for text in ("first", "second"):
         world.wake("woken", text, sender="mailbot")

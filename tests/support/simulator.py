@@ -43,7 +43,7 @@ from world import ON_SERVER, AgentCall, CachingWorld, Delayed, utc
 
 from heartbeat.runners import HttpReply, ProcessResult
 from heartbeatd.operations import Concern
-from heartbeatd.verbs import HoldLane, ReleaseLane
+from heartbeatd.verbs import HoldLock, ReleaseLock
 from scheduler.engine.delivery import Delivery
 from scheduler.engine.effects import VerbRequest
 from scheduler.engine.inbox import Refused, Request
@@ -636,7 +636,7 @@ class Player:
     def _step_lane(self, place: int, holder: str, seconds: int) -> None:
         name = self._entry(place, "heartbeat").name
         span = timedelta(seconds=seconds)
-        verb = HoldLane(id=holder, for_=span) if seconds else ReleaseLane(id=holder)
+        verb = HoldLock(id=holder, for_=span) if seconds else ReleaseLock(id=holder)
         if not seconds:
             self.reference.lane_released(name, holder)  # the tick that answers starts runs that wait for it
         try:

@@ -241,10 +241,10 @@ def test_changes_are_made(client: Client, daemon: WebDaemon) -> None:
     assert client.resume_agent("web").resumed == ["agent/web"]
     assert client.mute_agent("web", until=daemon.now + timedelta(hours=3)).muted_until == daemon.now + timedelta(hours=3)
     assert client.unmute_agent("web").was_muted
-    assert client.hold_lane("ops", id="chat:1", for_=timedelta(minutes=2)).id == "chat:1"
+    assert client.lock_agent("ops", id="chat:1", for_=timedelta(minutes=2)).id == "chat:1"
     wake = client.wake_agent("ops", text="the door rang")
     assert client.get_wake(wake.wake).name == "ops"
-    assert client.release_lane("ops", id="chat:1").id == "chat:1"
+    assert client.unlock_agent("ops", id="chat:1").id == "chat:1"
     assert client.record_activity("ops", queue=2).queue == 2
 
 

@@ -15,7 +15,7 @@ from heartbeatd import questions, verbs
 from heartbeatd.answers import Done
 from heartbeatd.operations import Endpoint, Operation, description_of, keys_of, parse_operation
 from heartbeatd.questions import QUESTIONS, Explain, GetPlan, ListProblems, ListRuns
-from heartbeatd.verbs import VERBS, Ack, HoldLane, Mute, Pause, ReportResult, SetChecklist, SetConfig, Verb
+from heartbeatd.verbs import VERBS, Ack, HoldLock, Mute, Pause, ReportResult, SetChecklist, SetConfig, Verb
 from scheduler.cli import main
 from scheduler.cli.operation_commands import OperationCommand
 from scheduler.engine.effects import COMMAND_LINE, EFFECTS
@@ -95,7 +95,7 @@ def test_each_operation_has_a_summary_an_answer_and_a_schema_with_its_keys(opera
 
 
 def test_a_schema_describes_what_the_daemon_checks() -> None:
-    hold = HoldLane.model_json_schema()
+    hold = HoldLock.model_json_schema()
     assert hold["required"] == ["id", "for"]
     assert hold["properties"]["id"]["pattern"] == "^[A-Za-z0-9._:/@+-]{1,100}$"
 
@@ -124,9 +124,9 @@ ONE_RESULT = "write either text or error, as a string in quotes, or findings, as
         (ReportResult, {"findings": {}}, "findings: write a list of objects with key, text, severity and resolved"),
         (ReportResult, {"text": "x", "truncated": 1}, "truncated: write true or false"),
         (ReportResult, {"text": 5}, "text: write a string in quotes"),
-        (HoldLane, {"id": "chat\n", "for": "2m"}, "id: write 1 to 100 of A-Z a-z 0-9 . _ : / @ + -, as in chat:4711"),
-        (HoldLane, {"id": "chat"}, "for: write 90s, 30m or 1h30m"),
-        (HoldLane, {"for": "2m"}, "id: write 1 to 100 of A-Z a-z 0-9 . _ : / @ + -, as in chat:4711"),
+        (HoldLock, {"id": "chat\n", "for": "2m"}, "id: write 1 to 100 of A-Z a-z 0-9 . _ : / @ + -, as in chat:4711"),
+        (HoldLock, {"id": "chat"}, "for: write 90s, 30m or 1h30m"),
+        (HoldLock, {"for": "2m"}, "id: write 1 to 100 of A-Z a-z 0-9 . _ : / @ + -, as in chat:4711"),
         (Ack, {"agent": "ops"}, "'agent' is not allowed here; write no key"),
         (ListRuns, {"limit": "0"}, "limit: write a number from 1 to 1000"),
         (ListRuns, {"limit": "1001"}, "limit: write a number from 1 to 1000"),
