@@ -98,7 +98,7 @@ def test_a_problem_of_any_subject_is_acknowledged_and_closed(daemon: WebDaemon) 
         path = f"/api/v1/problems/{number}"
         assert daemon.post(f"{path}/ack", {}, token).data["subject"] == subject
         (shown,) = listed(daemon, READER, f"?name=p{number.removeprefix('p')}")
-        assert shown["acknowledged_by"] == ("opsman" if token == OPSMAN else "chief")
+        assert shown["acknowledged_by"] == ("token opsman" if token == OPSMAN else "token chief")
         assert daemon.post(f"{path}/unack", {}, token).status == 200
         assert daemon.post(f"{path}/unack", {}, token).code == "not_acknowledged"
         assert daemon.post(f"{path}/close", {}, token).data["problem"] == shown["number"]
@@ -129,7 +129,7 @@ def test_an_agent_is_muted_and_unmuted_over_http(daemon: WebDaemon) -> None:
     answer = daemon.post(f"{path}/mute", {"for": "2h", "until_changed": True}, OPSMAN)
     assert (answer.status, answer.data["until_changed"]) == (200, True)
     muted = daemon.get(path, READER).data["muted"]
-    assert (muted["by"], muted["until"]) == ("opsman", answer.data["muted_until"])
+    assert (muted["by"], muted["until"]) == ("token opsman", answer.data["muted_until"])
     assert daemon.post(f"{path}/unmute", {}, OPSMAN).data == {
         "was_muted": True,
         "held": 0,
