@@ -26,7 +26,7 @@ from scheduler.model.entry import Entry
 from scheduler.model.local_days import local_text
 from scheduler.model.message import Button, DeliveryResult
 from scheduler.model.outcome import Kind, Trigger
-from scheduler.model.problem import DAEMON, EndedBy, Subject
+from scheduler.model.problem import DAEMON, EndedBy, State, Subject
 from scheduler.model.settings import LAST_TARGET, Channel, OnUncertain, Target
 from scheduler.store import outbox, problems, questions
 from scheduler.store.outbox import NO_RUN, HeldMessage, Hold, Origin, OutboxMessage
@@ -187,7 +187,7 @@ def _is_still_due(tick: Tick, message: HeldMessage, line: str, number: int) -> b
     if problem is None or f" {problem.subject} {problem.label}: " not in line:
         return True  # the line only looks like one about a problem
     is_last = any(last.message_id == message.first_sent_id for last in problem.notices.values())
-    return is_last and not problem.is_acknowledged and problem.ended_by is not EndedBy.USER
+    return is_last and problem.state(tick.now) is not State.ACKNOWLEDGED and problem.ended_by is not EndedBy.USER
 
 
 def next_delivery_time(tx: Transaction, under_way: Iterable[Delivery]) -> datetime | None:

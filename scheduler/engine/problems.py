@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 
 from heartbeat.findings import Severity
-from scheduler.model.problem import UNSTABLE_TIME, EndedBy, Finding, Problem, ProblemNotice, Subject, Told
+from scheduler.model.problem import UNSTABLE_TIME, EndedBy, Finding, Problem, ProblemNotice, State, Subject, Told
 from scheduler.model.settings import Target
 
 REMIND_CRITICAL = timedelta(hours=6)  # the longest interval of reminders of a critical problem
@@ -54,7 +54,7 @@ def after_finding(was: Problem | None, subject: Subject, found: Finding, now: da
         seen = replace(was, found=found, since=now, last_seen_at=now, count=1, opened_at=None, over_at=None, ended_by=None)
     else:
         seen = replace(was, found=found, last_seen_at=now, count=times_in_a_row(was))
-    if not seen.is_acknowledged:  # it has become worse than what was acknowledged
+    if seen.state(now) is not State.ACKNOWLEDGED:  # it has become worse than what was acknowledged
         seen = replace(seen, acknowledgement=None)
     if seen.opened_at is not None or not opens or found.cause_id is not None:
         return seen
@@ -95,12 +95,12 @@ def news_of(problem: Problem, recipients: Iterable[Target], remind: timedelta, n
 
 
 def _news_for(problem: Problem, target: Target, remind: timedelta, now: datetime) -> News | None:
-    last, found = problem.notices.get(target), problem.found
-    if problem.over_at is not None:
+    last, found, state = problem.notices.get(target), problem.found, problem.state(now)
+    if state is State.OVER:
         return None if last is None or last.is_settled else _news_of_end(problem, target, last, now)
-    if not problem.is_open or found.cause_id is not None or problem.is_acknowledged:
+    if state not in (State.OPEN, State.UNSTABLE):
         return None
-    is_unstable = problem.is_unstable(now)
+    is_unstable = state is State.UNSTABLE
 
     def news(change: Change | None, faults: tuple[str, ...] = ()) -> News:
         before = None if last is None or last.is_end else last.arrived

@@ -28,7 +28,7 @@ from scheduler.model import entry_schedule
 from scheduler.model.entry import Entry
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.outcome import Kind, Skip
-from scheduler.model.problem import Problem, Subject, Told
+from scheduler.model.problem import Problem, State, Subject, Told
 from scheduler.store import breakers, lane_holds, problems, run_history, runs
 from scheduler.store.transaction import Transaction
 from scheduler.system.lanes import Lanes
@@ -134,7 +134,7 @@ def quiet_reasons(
         says = f"fallback in use since {times.at(used.since)}: {used.found.text}"
         found.append(QuietReason(code=FALLBACK, says=says, count=used.count))
     known = [*own, *problems.open_reports_of(db, row.name, row.kind)]
-    shown = [each for each in known if each.is_open and (each.is_reported or each.is_acknowledged)]
+    shown = [each for each in known if each.is_open and (each.is_reported or each.state(now) is State.ACKNOWLEDGED)]
     return [*found, *_problem_reasons(shown, spec, now, times)]
 
 
@@ -142,7 +142,7 @@ def _problem_reasons(known: list[Problem], spec: Agent | None, now: datetime, ti
     """The acknowledged problems, and those of which all recipients know."""
     texts: dict[Literal["acknowledged", "known"], list[str]] = {"acknowledged": [], "known": []}
     for each in known:
-        if each.is_acknowledged and each.acknowledgement is not None:
+        if each.acknowledgement is not None and each.state(now) is State.ACKNOWLEDGED:
             texts["acknowledged"].append(f"{shorten(each.label, MAX_KEY)}: acknowledged by {each.acknowledgement.by}")
         elif _is_known(each):
             texts["known"].append(f"{shorten(each.label, MAX_KEY)}: {_known_text(each, spec, now, times)}")

@@ -11,7 +11,7 @@ from heartbeat.findings import Severity, comparable_key
 from heartbeatd import answers
 from heartbeatd.answers import EntryName, ProblemNotice
 from scheduler.model.outcome import Kind
-from scheduler.model.problem import Problem, Subject, Told
+from scheduler.model.problem import Problem, State, Subject, Told
 from scheduler.store import problems
 
 NUMBER = re.compile("p[0-9]+")
@@ -75,7 +75,7 @@ def _as_answer(
 ) -> answers.Problem:
     subject = problem.subject
     kind = Kind(subject.kind) if subject.kind in tuple(Kind) else None
-    acknowledged = problem.acknowledgement if problem.is_acknowledged else None
+    acknowledged = problem.acknowledgement if problem.state(now) is State.ACKNOWLEDGED else None
     return answers.Problem(
         number=problem.number,
         subject=subject.label,

@@ -38,6 +38,17 @@ class Told(StrEnum):
     LOST_END = "lost_end"  # its end was sent, and given up
 
 
+class State(StrEnum):
+    """Whether recipients get messages about a problem. They do while it is open or unstable."""
+
+    SEEN = "seen"  # not often enough
+    OPEN = "open"
+    UNSTABLE = "unstable"
+    COVERED = "covered"  # it is the consequence of another one
+    ACKNOWLEDGED = "acknowledged"
+    OVER = "over"
+
+
 class Effect(Word):
     """What a run did to a problem, as its run record and the log say it."""
 
@@ -268,12 +279,6 @@ class Problem:
         """Whether it is over, and its agent has mentioned it in a later run."""
         return self.over_at is not None and self.last_seen_at > self.over_at
 
-    @property
-    def is_acknowledged(self) -> bool:
-        """Whether it is not over, and a person has said that it needs no further message unless it gets worse."""
-        acked = self.acknowledgement
-        return self.over_at is None and acked is not None and self.found.severity.rank <= acked.severity.rank
-
     def is_known_to(self, target: Target) -> bool:
         """Whether the target was notified of it, and not of its end."""
         last = self.notices.get(target)
@@ -282,6 +287,19 @@ class Problem:
     def is_unstable(self, now: datetime) -> bool:
         """Whether it opened several times within the last day."""
         return sum(opened > now - UNSTABLE_TIME for opened in self.openings) >= UNSTABLE_OPENINGS
+
+    def state(self, now: datetime) -> State:
+        """What decides whether recipients get messages about it now."""
+        acked = self.acknowledgement
+        if self.over_at is not None:
+            return State.OVER
+        if acked is not None and self.found.severity.rank <= acked.severity.rank:
+            return State.ACKNOWLEDGED
+        if self.found.cause_id is not None:
+            return State.COVERED
+        if self.opened_at is None:
+            return State.SEEN
+        return State.UNSTABLE if self.is_unstable(now) else State.OPEN
 
     @property
     def for_prompt(self) -> OpenProblem:

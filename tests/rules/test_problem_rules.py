@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 from heartbeat.findings import Severity
 from scheduler.engine.problems import News, after_end, after_finding, news_of
-from scheduler.model.problem import Finding, Problem, Subject
+from scheduler.model.problem import Acknowledgement, Finding, Problem, State, Subject
 from scheduler.model.settings import Target
 
 START = datetime(2026, 3, 2, 8, tzinfo=UTC)
@@ -180,3 +180,22 @@ def test_a_recipient_knows_of_a_problem_unless_its_message_was_given_up_or_was_t
     ended = after_news(over, news_of(over, (A,), DAY, START + timedelta(hours=2)))
     assert [each.is_known_to(A) for each in (known, _lost(known), over, ended)] == [True, False, True, False]
     assert not known.is_known_to(B)
+
+
+def test_a_problem_has_one_state_at_a_time() -> None:
+    seen = after_finding(None, OPS, _finding("warning x"), START, opens=False)
+    opened = after_finding(seen, OPS, _finding("warning x"), START)
+    acked = replace(opened, acknowledgement=Acknowledgement(START, WARNING, "ann"))
+    unstable = replace(opened, openings=(START, START, START))
+    found = {
+        State.SEEN: seen,
+        State.OPEN: opened,
+        State.UNSTABLE: unstable,
+        State.COVERED: after_finding(opened, OPS, _finding("warning because of p7"), START),
+        State.ACKNOWLEDGED: acked,
+        State.OVER: after_end(acked, START),
+    }
+    assert {state: problem.state(START) for state, problem in found.items()} == {state: state for state in State}
+    assert unstable.state(START + DAY) is State.OPEN, "the openings are a day ago"
+    assert replace(acked, found=_finding("critical x")).state(START) is State.OPEN, "it is worse than what was acknowledged"
+    assert replace(unstable, acknowledgement=acked.acknowledgement).state(START) is State.ACKNOWLEDGED
