@@ -241,7 +241,10 @@ STAND_INS = {
     "docker": '[ "$1" = compose ]',
     "systemctl": 'case "$1" in daemon-reload|enable|start|stop|restart) ;; *) exit 2 ;; esac',
     "systemd-sysusers": "",
-    "claude": """cat > /dev/null; echo '{"type": "result", "result": "[disk:/] 13 % full", "total_cost_usd": 0.01}'""",
+    "claude": r"""
+if grep -q findings; then answer='{\"findings\": [{\"key\": \"disk:/\", \"text\": \"13 % full\", \"severity\": \"info\"}]}'; else answer='[disk:/] 13 % full'; fi
+printf '{"type": "result", "result": "%s", "total_cost_usd": 0.01}' "$answer"
+""",  # answers in the form that the prompt describes
     "journalctl": "",
 }
 STARTED = "getting-started.md"  # is typed by one user in one shell, so it has a test of its own
@@ -364,7 +367,7 @@ def test_getting_started_ends_with_one_alert_in_the_chat(tmp_path: Path) -> None
             typed.append(f"cat > {tmp_path / name} <<'END'\n{block.text}END\n")
         elif not NEEDS_DAEMON.search(block.text):
             typed.append(block.text)
-    finding = {"key": "disk:/", "text": "12 % of the disk are used.", "severity": "warning", "resolved": False}
+    finding = {"key": "disk:/", "text": "12 % of the disk are used.", "severity": "info", "resolved": False}
     report = messages.tool("report_findings", {"findings": [finding]})
     answer = reply(messages.message(report, stop_reason="tool_use"))
     with Telegram() as chat, messages.Models(lambda _: answer) as model:
@@ -378,12 +381,13 @@ def test_getting_started_ends_with_one_alert_in_the_chat(tmp_path: Path) -> None
             ),  # the stand-in has no listed price
         )
         test_message, alert = chat.texts  # and no second alert for the same problem by Claude Code
+        assert len(model.requests) == 1  # its answer is complete
     assert "test message" in test_message.lower()
     assert "[disk@" in alert
-    assert "warning  disk disk:/:" in alert
+    assert "info     disk disk:/:" in alert
     assert "at most 0.5000 USD a day" in shown
     assert "12 % of the disk are used." in shown  # `heartbeatd show 2`
-    assert "disk:/] 13 % full" in shown  # `heartbeatd show 3`
+    assert "13 % full" in shown  # `heartbeatd show 3`
 
 
 def test_the_last_commands_of_getting_started_are_accepted() -> None:
