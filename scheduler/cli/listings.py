@@ -143,12 +143,17 @@ def _run_facts(run: RunRecord) -> list[tuple[str, str]]:
         *_tool_rows(run.tool_calls),
         ("exit code", "" if run.exit_code is None else str(run.exit_code)),
         ("error", run.error or ""),
-        *(("delivery", each.says) for each in run.delivery.targets),
-        ("delivery", "" if run.delivery.targets or run.delivery.state == "none" else run.delivery.state),
-        ("repeats", ", ".join(f"run {run_id}" for run_id in run.repeats)),
+        *(("delivery", text) for text in _delivery_texts(run)),
         *(("notice", notice_text(each, format_time)) for each in run.notices),
         ("config", run.config_hash or ""),
     ]
+
+
+def _delivery_texts(run: RunRecord) -> list[str]:
+    """What became of the messages of a run, or of those of the earlier runs that it repeats."""
+    by = f" (by {', '.join(f'run {run_id}' for run_id in run.repeats)})" if run.repeats else ""
+    texts = [each.says for each in run.delivery.targets] or [run.delivery.state]
+    return [f"{text}{by}" for text in texts if text != "none"]
 
 
 def _tool_rows(calls: list[ToolCallRecord]) -> list[tuple[str, str]]:

@@ -122,6 +122,14 @@ def test_a_run_shows_its_findings_and_what_became_of_each(make_world: MakeWorld,
     ]
 
 
+def test_a_run_whose_finding_was_known_shows_which_run_sent_it(make_world: MakeWorld, printed: Print) -> None:
+    world = make_world(CONFIG, scripts=answers("[disk!] full"))
+    world.run(minutes=31)
+    first, second = (run["id"] for run in world.records("ops"))
+    assert facts(printed(world, "show", str(first)), "delivery") == ["delivered to phone"]
+    assert facts(printed(world, "show", str(second)), "delivery") == [f"delivered to phone (by run {first})"]
+
+
 @pytest.mark.parametrize(
     ("texts", "sent", "says"),
     [
