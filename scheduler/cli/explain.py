@@ -134,9 +134,9 @@ def _reload_text(change: ReloadEvent) -> str:
     return f"{change.says}: {'; '.join(lines[:MAX_CHANGED_LINES])}{more}"
 
 
-def _day_text(entry: EntryOverview) -> str:
-    """What the overview says of an entry; `explain NAME` begins with the same."""
-    command = f" `{entry.command}`" if entry.command else ""
+def _day_text(entry: EntryOverview, typed: str = "") -> str:
+    """What the overview says of an entry; `explain NAME` begins with the same. The command `typed` is not named again."""
+    command = f" `{entry.command}`" if entry.command and entry.command != typed else ""
     return f"{_result_text(entry)}{entry.says}.{command}"
 
 
@@ -163,7 +163,8 @@ def _entry_lines(data: Explanation) -> Iterator[str]:
     if isinstance(data, ExplanationOn):
         yield from _period_lines(data)
     if isinstance(data, ExplanationNow | ExplanationOn) and data.overview:
-        yield from format_fact("why", _day_text(data.overview), _day_level(data.overview))
+        day = _day_text(data.overview, typed=f"heartbeatd explain {entry_label(data)}")
+        yield from format_fact("why", day, _day_level(data.overview))
     for fact in data.facts:
         yield from format_fact(fact.label, fact.says, level_of(fact.code))
     if isinstance(data, ExplanationNow):

@@ -809,6 +809,17 @@ def test_active_hours_that_an_edit_has_changed(plant: Plant, say: Say) -> None:
     assert any(line.startswith("00:00      config reloaded, by file watch: agent/ops: heartbeat") for line in lines)
 
 
+def test_explain_of_one_entry_does_not_name_itself_as_the_next_command(plant: Plant, say: Say) -> None:
+    world = plant(fleet("{interval: 30m}"))
+    world.run_until(at(8))
+    edit(world, fleet("{interval: 2h}"))
+    run_until_now(world)
+    itself, why = "`heartbeatd explain agent/ops`", "unusual: changed at 08:00"
+    every, one = (" ".join(" ".join(say(world, *names)).split()) for names in ((), ("ops",)))
+    assert why in every and why in one
+    assert itself in every and itself not in one
+
+
 def test_an_agent_that_a_token_has_disabled_by_an_edit(plant: Plant, say: Say) -> None:
     world = plant(fleet())
     world.run_until(at(8))
