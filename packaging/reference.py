@@ -32,7 +32,7 @@ Every key of config.yaml, with its form and its default. `heartbeatd files schem
 
 - **Environment.** `HEARTBEATD_SET__defaults__heartbeat__interval=10m` sets `defaults.heartbeat.interval`.
 - **Files in a prompt** have at most 64 KiB each. Symbolic links in the workspace are not followed. If the checklist is larger or
-  unreadable, the run is skipped. If another file is, the prompt contains only its name.
+  unreadable, the run is skipped. In place of any other such file, the prompt contains its name and the error.
 - **Other text in a prompt:** at most 4 KiB of each wake, at most 80,000 characters of all wakes, and the first 16,384
   characters of a precheck's output. The run record lists what was left out (`left_out`).
 """

@@ -175,7 +175,7 @@ class Ask(ConfigPart):
 
     to: types.Names = required_key("Channels that get the questions.", "phone")
     people: types.People = key(
-        (), "User names or numbers of people who may answer in a Telegram channel.", unset="`people` of the channel"
+        (), "User names or IDs of people who may answer in a Telegram channel.", unset="`people` of the channel"
     )
     timeout: types.DurationUpToADay = key("30m", "How long a run waits for an answer. No answer means no.")
 
@@ -223,8 +223,8 @@ class Account(ConfigPart):
 
     name: OrUnset[types.Name] = optional_key("Name of the account.", "the name of the program")
     max_runs: OrUnset[types.Rate] = optional_key(
-        "Maximum rate of runs with this account, to stay below its limit. If a run calls several fallbacks, only the last one"
-        " counts.",
+        "Maximum rate of runs with this account, to stay below its limit. A run counts for the accounts of the"
+        " agent and its last fallback.",
         "no limit",
     )
 
@@ -239,7 +239,7 @@ class CommandRunner(ConfigPart):
         Account(), "Account with a [usage limit](runners.md#usage-limits).", unset="the name of the program"
     )
     limit_pattern: OrUnset[Annotated[str, types.text(types.parse_pattern, "regular expression")]] = optional_key(
-        "Text of errors that report a reached usage limit.", "errors of Claude Code, Codex and Gemini CLI"
+        "Matches errors about a reached usage limit.", "errors of Claude Code, Codex and Gemini CLI"
     )
 
 
@@ -331,7 +331,9 @@ class Precheck(ConfigPart):
     headers: types.Headers = key(
         {}, "Headers of the requests of `http`, `rss` and `calendar`.", applies_to="http or rss or calendar"
     )
-    git: OrUnset[types.Secret] = optional_key("A repository: its URL, or a folder. In a folder, nothing is fetched.", "none")
+    git: OrUnset[types.Secret] = optional_key(
+        "URL or folder of a repository. In a folder, only local commits are checked.", "none"
+    )
     branch: OrUnset[types.Text] = optional_key("With `git`: a branch.", "HEAD", applies_to="git")
     calendar: OrUnset[types.Secret] = optional_key("The URL or path of a calendar (ICS).", "none")
     ahead: OrUnset[types.PositiveDuration] = optional_key(
@@ -352,8 +354,8 @@ class Precheck(ConfigPart):
     )
     confirm: Annotated[int, Field(ge=0, le=3)] = key(
         1,
-        "With `unchanged: skip`: how often the agent is called again with the same output if its answer does not mention a"
-        " new line. After a [cut answer](runners.md#answers), once.",
+        "With `unchanged: skip`: if an answer leaves out a new line, the agent is called again with the same output, at most"
+        " this many times. After a [cut answer](runners.md#answers): once.",
         applies_to="command",
     )
     on_error: OrUnset[Literal["skip", "run"]] = optional_key(
@@ -399,7 +401,7 @@ class DayBudget(ConfigPart):
     )
     tokens_per_day: OrUnset[types.Tokens] = optional_key("Maximum number of tokens (input, output and cache).", "no limit")
     runs_per_day: OrUnset[Annotated[int, Field(ge=1, le=1_000_000)]] = optional_key(
-        "Maximum number of runs that call an agent, without retries.", "no limit"
+        "Maximum number of runs that call an agent. Retries do not count.", "no limit"
     )
     usd_per_month: OrUnset[types.PositiveUsd] = optional_key("Maximum cost in a calendar month.", "no limit")
 
@@ -428,7 +430,9 @@ class HeartbeatMisfire(ConfigPart):
 
 
 class Dedup(ConfigPart):
-    window: types.Duration = key("24h", "How long the same [plain alert](findings.md#how-an-agent-answers) is not sent again.")
+    window: types.Duration = key(
+        "24h", "The same [plain alert](findings.md#how-an-agent-answers) is not sent again within this time."
+    )
     normalize: DedupNormalize = key("text", "With `numbers`, alerts that differ only in numbers are the same.")
 
 
@@ -512,7 +516,7 @@ class EntryKeys(ConfigPart):
     )
     budget: Annotated[Budget | None, MapOr("unlimited")] = key(
         Budget(),
-        "Limits of a day, a month and a run. If `unlimited` is written, `check` does not warn that there is no budget.",
+        "Limits of a day, a month and a try. With an explicit `unlimited`, `check` does not warn about a missing budget.",
         written="unlimited",
         section="Budget",
         applies_to="prompt",
@@ -539,7 +543,7 @@ class HeartbeatTiming(ConfigPart, section="Interval and hours"):
     )
     timezone: OrUnset[types.Zone] = optional_key(
         "Time zone of the schedule, the active hours and the time in the prompt.",
-        "the zone that all windows of `active_hours` share, else the top-level zone",
+        "the zone of `active_hours` if all windows have the same, else the top-level zone",
         own=True,
     )
     misfire: HeartbeatMisfire = key(HeartbeatMisfire(), "Rules for runs that could not start in time.")
@@ -550,7 +554,7 @@ class HeartbeatCall(ConfigPart, section="Model"):
 
     model: OrUnset[types.Text] = optional_key("Model for heartbeat runs.", "the model of the agent", own=True)
     provider: OrUnset[types.Text] = optional_key(
-        "Provider of `model`, of any kind.", "the provider of the runner", file_only=True
+        "Provider of `model`. It may have another `kind` than the runner.", "the provider of the runner", file_only=True
     )
     effort: OrUnset[EffortOrNone] = optional_key(
         "How much the model may think in heartbeat runs.", "the effort of the agent", own=True
@@ -726,8 +730,8 @@ class JobAction(ConfigPart):
     )
     ok_match: Literal["none", "edges", "anywhere", "exact"] = key(
         "none",
-        "As [for agents](#agentsnameheartbeat). With `answer: text`, `none` sends answers with HEARTBEAT_OK, too. With"
-        " `answer: structured`, `none` acts as `edges`.",
+        "As [for agents](#agentsnameheartbeat). With `none`, answers with HEARTBEAT_OK are sent, too. With `answer: structured`,"
+        " `none` means `edges`.",
         applies_to="prompt",
     )
     previous: bool = key(False, "With `true`, the job gets the output of its own last successful run.")
@@ -743,7 +747,7 @@ class Job(EntryKeys, JobAction, JobTiming):
     wake_on: WakeOn = key("always", "Results after which the job wakes agents.")
     wake_mode: WakeMode = key("now", "`now` starts a run. `next` waits for the agent's next scheduled run.")
     wake_text: OrUnset[types.Text] = optional_key(
-        "Text in the prompt. The job's result and the end of its output follow.", "none"
+        "Text for the woken agents. The job's result and the end of its output follow.", "none"
     )
 
 
@@ -777,8 +781,8 @@ class Limits(ConfigPart):
     min_interval: types.Duration = key("5m", "Shortest interval of an agent or job that calls a model. `0s` means no limit.")
     wake_gap: types.Duration = key(
         "30s",
-        "Shortest time from the end of a run started by a [wake](waking.md#how-often) to the next run. A wake from a job waits"
-        " at most this long for other jobs that wake the agent.",
+        "Minimum time between a run started by a [wake](waking.md#how-often) and the next run. A wake from a job waits up to this"
+        " long for other running jobs that wake the same agent.",
     )
     wake_flood: types.Rate = key(
         "5 per 10m", "Maximum rate at which [wakes](waking.md#how-often) from programs start runs of an agent."
@@ -867,7 +871,7 @@ class Channel(ConfigPart):
     buttons: bool = key(False, f"For {_WITH_BUTTONS}: messages have [buttons](channels.md#buttons-in-telegram).")
     people: types.People = key(
         (),
-        f"For {_WITH_BUTTONS}: user names or numbers of people who may [reply to messages](channels.md#replies-in-telegram).",
+        f"For {_WITH_BUTTONS}: user names or IDs of people who may [reply to messages](channels.md#replies-in-telegram).",
         unset="none",
         file_only=True,
     )
@@ -900,11 +904,9 @@ class Executor(ConfigPart):
         " do. For `procrastinate`, install `heartbeatd[cluster]`.",
     )
     dsn: OrUnset[types.Secret] = optional_key(
-        "PostgreSQL database between daemon and workers: `postgresql://USER:PASSWORD@HOST/DATABASE`.", "none"
+        "PostgreSQL database of the queue: `postgresql://USER:PASSWORD@HOST/DATABASE`.", "none"
     )
-    queue: types.Name = key(
-        "heartbeatd", "Beginning of the names of all queues. It must be the same for the daemon and its workers."
-    )
+    queue: types.Name = key("heartbeatd", "Prefix of all queue names. It must be the same for the daemon and its workers.")
     lease: types.PositiveDuration = key(
         "1m",
         "A worker that cannot renew its lease for three quarters of this time stops its runs. After the whole time, other"
