@@ -124,6 +124,15 @@ def test_runs_can_be_filtered(
     assert [run["id"] for run in listed(capsys, state, "runs", *arguments)] == found
 
 
+def test_a_failed_run_that_is_muted_shows_both(store: Store, state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    add_run(store, NOON, "failed", reason="postcheck", suppression="muted")
+    assert [run["why"] for run in listed(capsys, state, "runs", "--why", "postcheck")] == ["postcheck"]
+    assert listed(capsys, state, "runs", "--why", "muted") == []
+    assert "failed  postcheck, muted" in " ".join(printed(capsys, state, "runs"))
+    shown = [" ".join(line.split()) for line in printed(capsys, state, "show", "1")]
+    assert {"result failed", "why postcheck", "delivery muted"} <= {*shown}
+
+
 @pytest.mark.parametrize(
     ("name", "error"),
     [
