@@ -52,7 +52,7 @@ def test_a_slot_whose_stagger_ends_after_a_change_belongs_to_the_new_schedule_an
 
 
 def test_a_slot_that_came_due_after_a_short_downtime_was_not_missed_because_of_it() -> None:
-    missed = SlotResult(EIGHT, cause_of_run("closed", "skipped", Skip.MISSED, None, "none"), 7)
+    missed = SlotResult(EIGHT, cause_of_run("closed", "skipped", Skip.MISSED, "none"), 7)
     down = Downtime(EIGHT - timedelta(minutes=5), CHANGE, clean=True)
     (result,) = results_around_eight(hourly_period(EIGHT - timedelta(days=1), None), rows=(missed,), downs=(down,))
     assert (result.run_id, result.cause.code) == (7, Skip.MISSED)
