@@ -18,6 +18,7 @@ from scheduler.engine.tick_items import Tick
 from scheduler.extras.chat.buttons import is_from_its_chat
 from scheduler.extras.chat.telegram_buttons import Reply, bot_of
 from scheduler.model import wake as wakes_of_agents
+from scheduler.model.entry import JobEntry
 from scheduler.model.events import ButtonPressed
 from scheduler.model.local_days import local_text
 from scheduler.model.outcome import Kind, Trigger
@@ -174,8 +175,8 @@ def _agent_of(tick: Tick, message: OutboxMessage) -> str:
     """The agent that a reply wakes: the one that wrote the message, or that its job calls or wakes. Raises Refused."""
     if message.kind == Kind.HEARTBEAT:
         return message.name
-    entry = tick.plan.entries.get((Kind.CRON, message.name)) if message.kind == Kind.CRON else None
-    names = [entry.lane, *entry.agents_to_wake] if entry else []
+    job = tick.plan.entries.get((Kind.CRON, message.name)) if message.kind == Kind.CRON else None
+    names = [job.lane, *job.spec.wake_heartbeat] if isinstance(job, JobEntry) else []
     agent = next((name for name in names if name and (Kind.HEARTBEAT, name) in tick.plan.entries), None)
     if agent is None:
         raise Refused("not_found", "no agent belongs to this message; write done, later, or a time such as tomorrow 9")

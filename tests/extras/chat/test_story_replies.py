@@ -167,6 +167,12 @@ def test_a_reply_to_the_message_of_a_job_wakes_the_agent_that_belongs_to_it(chat
     ]
 
 
+def test_a_reply_wakes_the_agent_of_a_job_whose_own_wakes_wait_for_its_next_run(chat: Chat) -> None:
+    chat.world.reload(CONFIG.format(url=chat.phone.url).replace("wake_on: failure", "wake_on: failure, wake_mode: next"))
+    chat.world.run_until("2026-03-02 09:01")
+    assert say(chat, "Only 12?", 1).startswith("wake 1 for agent/ops")
+
+
 @pytest.mark.parametrize(
     ("who", "answers"),
     [
