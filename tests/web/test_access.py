@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -351,7 +351,9 @@ def test_a_field_without_a_mark_is_hidden_from_a_limited_token() -> None:
 
 
 def test_every_caller_sees_and_changes_only_what_its_token_permits(fleet: Fleet) -> None:
-    rows = [*api_rows(fleet), stream_row(fleet), *tool_rows(fleet), *page_rows(fleet), *file_rows(fleet), *pending_rows(fleet)]
+    requests = [*api_rows(fleet), stream_row(fleet)]
+    others = page_rows(fleet, {what for what, _ in requests})
+    rows = [*requests, *tool_rows(fleet), *others, *file_rows(fleet), *pending_rows(fleet)]
     print(table(rows))  # noqa: T201 (for `pytest -s`)
 
 
@@ -402,9 +404,9 @@ def tool_rows(fleet: Fleet) -> Iterator[Row]:
         yield f"MCP {tool.name}", [describe(answers, caller) for caller in CALLERS]
 
 
-def page_rows(fleet: Fleet) -> Iterator[Row]:
-    """Every view and form of the page."""
-    for method, path in page_requests(fleet):
+def page_rows(fleet: Fleet, sent: Collection[str]) -> Iterator[Row]:
+    """Every view and form of the page. `sent` are the requests of the API that were sent before."""
+    for method, path in page_requests(fleet, sent):
         endpoint = next((each for each in VERB_ENDPOINTS.values() if form_path(each.path) == path), None)
         body = SENT.get(endpoint.operation, {}) if endpoint else {}
         rule, answers = rule_of(method, endpoint.path if endpoint else path, body), {}
@@ -471,16 +473,15 @@ def form_path(path: str) -> str:
     return f"/page/do/{path.removeprefix('/api/v1/').removeprefix('/-/')}"
 
 
-def page_requests(fleet: Fleet) -> Iterator[tuple[str, str]]:
-    """Every other route of the application, except those that need no caller."""
+def page_requests(fleet: Fleet, sent: Collection[str]) -> Iterator[tuple[str, str]]:
+    """Every route of the application that was not `sent`, except those that need no caller. Each belongs to the page."""
     state = fleet.daemon.app_state
     application = build_application(state, Sessions(state.settings, fleet.daemon.token, state.clock))  # type: ignore[arg-type]
-    listed = {(each.method, each.path) for each in ENDPOINTS.values()}
     for route in application.routes:
         assert isinstance(route, Route), route
         for method in sorted(route.methods or {"POST"} - {"HEAD"}):
-            if (method, route.path) not in listed and method != "HEAD" and route.path not in OPEN:
-                by_hand = route.path in ("/api/v1/openapi.json", event_stream.PATH, *REMOVED)
+            if f"{method} {route.path}" not in sent and method != "HEAD" and route.path not in OPEN:
+                by_hand = route.path in ("/api/v1/openapi.json", *REMOVED)
                 assert route.path == "/" or route.path.startswith("/page/") or by_hand, route.path
                 if not by_hand:
                     yield method, route.path
