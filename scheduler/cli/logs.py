@@ -101,7 +101,7 @@ def _event(
         name=None,
         result=result,
         detail=detail,
-        slots=1,
+        planned_runs=1,
         began_at=None,
         error=error or None,
     )
@@ -109,7 +109,7 @@ def _event(
 
 def _identity(event: LoggedEvent) -> tuple[object, ...]:
     """An event that is the same at the next look. A record of skipped slots grows, and is then printed again."""
-    return event.event, event.id, event.result, event.slots, event.at
+    return event.event, event.id, event.result, event.planned_runs, event.at
 
 
 def _print_events(events: list[LoggedEvent], form: str) -> None:
@@ -136,7 +136,7 @@ def _describe(event: LoggedEvent) -> tuple[str, str, str | None]:
             took = f", {format_elapsed(event.began_at, event.at)}" if event.began_at else ""
             return event.result, f"{detail} (run {number}{took})".strip(), error
         case "skip":
-            times = f"{event.slots} times, " if event.slots > 1 else ""
+            times = f"{event.planned_runs} times, " if event.planned_runs > 1 else ""
             return "skipped", f"{detail} ({times}run {number})", error
         case "start":
             return "started", f"by {detail} (run {number})", None

@@ -126,7 +126,7 @@ class LoggedEvent(EntryBody):
     name: str | None
     result: str
     detail: str | None
-    slots: int
+    planned_runs: int
     began_at: Time | None
     error: str | None
 
@@ -169,7 +169,7 @@ def cost_since(db: sqlite3.Connection, name: str, since: datetime) -> DayCost:
 
 # `detail` is why a run has its result, the channel of a message, and the key of a problem.
 ACTIVITY = f"""
-select at, event, id, kind, name, result, detail, slots, began_at, error from (
+select at, event, id, kind, name, result, detail, slots as planned_runs, began_at, error from (
   select finished_at as at, case when outcome = 'skipped' then 'skip' else 'run' end as event, id, kind, name, outcome as result,
     {WHY} as detail, slots, started_at as began_at, error
     from run where state = 'closed' and finished_at >= :since
