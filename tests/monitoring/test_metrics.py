@@ -101,6 +101,17 @@ def test_a_failed_precheck_counts_once_if_the_result_of_its_run_comes_later(make
     assert page.series("precheck_failures_total") == {"precheck_failures_total{ops}": 1}
 
 
+def test_a_removed_channel_is_shown_while_it_has_a_message_that_was_given_up(make_world: MakeWorld) -> None:
+    world = make_world(
+        "channels: {hook: {kind: webhook, url: 'https://example.org/'}}\n" + agent(deliver="hook"),
+        scripts={"ops": lambda _: "ALERT: disk full"},
+    )
+    world.send = lambda _: DeliveryResult("dead", "gone")
+    world.run(minutes=1)
+    world.reload(agent())
+    assert Page(world).series("outbox_dead")["outbox_dead{hook}"] == 1
+
+
 def test_what_most_entries_need_exists_at_zero_from_the_start(make_world: MakeWorld) -> None:
     page = Page(make_world(BOTH))
     shown = {name: value for name, value in page.series().items() if not name.startswith("process_")}
@@ -412,6 +423,14 @@ def test_a_label_cannot_break_out_of_its_quotes() -> None:
     family.set_value(1, value)
     (parsed,) = text_string_to_metric_families("".join(family.exposition_lines()))
     assert [(sample.name, sample.labels, sample.value) for sample in parsed.samples] == [("x", {"name": value}, 1)]
+
+
+def test_each_new_series_is_0_on_the_first_page() -> None:
+    family = MetricFamily("counter", "x_total", "Help.", ("name",))
+    for name in ("a", "b"):
+        family.increase(name)
+    pages = ["".join(family.exposition_lines()).splitlines()[2:] for _ in range(2)]
+    assert pages == [['x_total{name="a"} 0', 'x_total{name="b"} 0'], ['x_total{name="a"} 1', 'x_total{name="b"} 1']]
 
 
 def test_a_family_without_series_is_not_written() -> None:

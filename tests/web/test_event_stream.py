@@ -104,6 +104,20 @@ def test_a_run_with_an_alert_is_started_ended_said_and_delivered(daemon: WebDaem
     assert (delivered["run"], delivered["channel"]) == (run_id, "log")
 
 
+def test_an_event_wakes_every_reader(daemon: WebDaemon) -> None:
+    run(daemon)
+    [event, *_] = daemon.world.events_of(AttemptStarted)
+
+    async def read() -> None:
+        feed, readers = event_feed.EventFeed("boot"), (asyncio.Event(), asyncio.Event())
+        for each in readers:
+            feed.add_reader(each)
+        feed.publish(event)
+        await asyncio.wait_for(asyncio.gather(*(each.wait() for each in readers)), PATIENCE)
+
+    asyncio.run(read())
+
+
 def test_skipped_slots_and_reloads_are_events_and_a_reload_ends_the_stream(daemon: WebDaemon) -> None:
     with reading(daemon) as reader:
         daemon.ask(VerbRequest(Pause(until=daemon.now.replace(hour=9)))).result(20)
