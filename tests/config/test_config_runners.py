@@ -91,6 +91,29 @@ def test_a_command_and_a_callable_are_used_as_written(tmp_path: Path, written: s
     assert (beat.runner, beat.model) == (runner, None)
 
 
+def test_the_third_job_of_a_chain_calls_a_model_no_oftener_than_min_interval(tmp_path: Path) -> None:
+    jobs = "tick: {every: 1m, command: look}, second: {after: tick, command: look}, third: {after: second, prompt: Look., agent: ops}"
+    text = fleet("runner: {kind: anthropic}", "interval: 30m") + f"\ncron: {{{jobs}}}\n"
+    (line,) = complaints(tmp_path, text, ENVIRON)
+    assert line.endswith("cron.third.after: 1m is below limits.min_interval, which is 5m; write 5m or more, or lower the limit")
+
+
+def test_each_of_two_providers_needs_its_key(tmp_path: Path) -> None:
+    text = """
+providers: {anthropic: {api_key: "${ONE}"}, work: {kind: anthropic, api_key: "${TWO}"}}
+agents:
+  ops: {runner: {kind: anthropic}, heartbeat: {interval: 30m, deliver: log}}
+  web: {runner: {kind: anthropic, provider: work}, heartbeat: {interval: 30m, deliver: log}}
+"""
+    assert [line.split(": ")[2].split()[0] for line in complaints(tmp_path, text, {})] == ["ONE", "TWO"]
+
+
+def test_a_budget_needs_the_price_of_a_fallback_too(tmp_path: Path) -> None:
+    runner = "runner: {kind: anthropic}\n    fallbacks: [{model: claude-next}]"
+    (line,) = complaints(tmp_path, fleet(runner, "budget: {usd_per_day: 1}"), ENVIRON)
+    assert 'usd_per_day cannot be enforced, because "claude-next" has no price' in line
+
+
 def test_a_min_interval_of_zero_allows_any_interval(tmp_path: Path) -> None:
     text = fleet("runner: {kind: anthropic}", "interval: 1s") + "\nlimits: {min_interval: 0s}\n"
     assert read(tmp_path, text, ENVIRON).settings.heartbeats["ops"].interval == timedelta(seconds=1)
