@@ -125,17 +125,23 @@ def test_an_entry_with_a_name_that_is_taken_gets_another_name(tmp_path: Path, ca
     assert "    agent: main-2\n" in path.read_text("utf-8")
 
 
-def test_a_job_with_two_recipients_follows_the_channel_whose_name_is_taken(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_job_follows_the_channel_whose_name_is_taken(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     mine = 'channels:\n  telegram-1: {kind: webhook, url: "https://example.org/"}\n'
     path = write(tmp_path, "config.yaml", mine + SMALL)
-    job = '{"jobs": [{"name": "a", "schedule": "0 7 * * *", "prompt": "Go.", "deliver": "telegram:1, telegram:2"}]}'
-    code, _, err = run(
-        capsys, "hermes", write(tmp_path, "jobs.json", job), write(tmp_path, ".env", "TELEGRAM_BOT_TOKEN=1:a"), "--into", path
-    )
-    assert (code, err) == (0, "")
-    assert "    deliver: [telegram-1-2, telegram-2]\n" in path.read_text("utf-8")
+    recipients = "telegram:1, telegram:2", "telegram:1", "telegram:1"
+    store = {"jobs": [{"name": "a", "schedule": "0 7 * * *", "prompt": "Go.", "deliver": each} for each in recipients]}
+    files = write(tmp_path, "jobs.json", json.dumps(store)), write(tmp_path, ".env", "TELEGRAM_BOT_TOKEN=1:a")
+    assert run(capsys, "hermes", *files, "--into", path)[::2] == (0, "")
+    found = [line.strip() for line in path.read_text("utf-8").splitlines() if line.startswith("    deliver: ")]
+    assert found == ["deliver: [telegram-1-2, telegram-2]", "deliver: telegram-1-2", "deliver: telegram-1-2"]
+
+
+def test_a_job_wakes_the_agent_whose_name_was_taken(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(tmp_path, "config.yaml", SMALL.replace("one:", "main:"))
+    event = ONE_JOB.replace('"message": "Go."', '"text": "Look."')
+    files = write(tmp_path, "a.json", ONE_AGENT), write(tmp_path, "jobs.json", event)
+    assert run(capsys, "openclaw", *files, "--into", path)[0] == 0
+    assert "    wake_heartbeat: main-2\n" in path.read_text("utf-8")
 
 
 def test_into_a_config_with_errors_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -191,6 +191,48 @@ def test_a_secret_gets_another_variable_than_that_of_the_config_to_which_it_is_a
             assert f"set these environment variables: {expected} (was channels.telegram.botToken)" in printed or times == "again"
 
 
+def test_two_bots_send_to_the_same_chat_each_with_its_own_token() -> None:
+    bots = '{channels: {telegram: {botToken: "1:a", accounts: {work: {botToken: "2:b"}}}}}'
+    chat = {"channel": "telegram", "to": "4711"}
+    store = jobs({"name": "a", "delivery": chat}, {"name": "b", "delivery": {**chat, "accountId": "work"}})
+    imported = import_text("openclaw", openclaw__json=bots, jobs__json=store)
+    channels, cron = imported.data["channels"], imported.data["cron"]
+    variables = [channels[cron[name]["deliver"]]["url"].split("/")[2][2:-1] for name in ("a", "b")]
+    assert [imported.draft.secrets[name] for name in variables] == ["1:a", "2:b"]
+
+
+def test_a_job_calls_the_first_of_two_agents_with_its_id() -> None:
+    agents = '{agents: {list: [{id: "x", workspace: "~/one"}, {id: "x", workspace: "~/two"}]}}'
+    data = import_text("openclaw", openclaw__json=agents, jobs__json=jobs({"name": "a", "agentId": "x"})).data
+    assert data["agents"][data["cron"]["a"]["agent"]]["workspace"] == "~/one"
+
+
+def test_every_reason_for_which_a_job_is_disabled_is_named() -> None:
+    (line,) = last_lines(import_text("openclaw", jobs__json=jobs({"name": "a", "newKey": 1, "otherKey": 2})))
+    assert [f"jobs[0].{key}: " in line for key in ("newKey", "otherKey")] == [True, True]
+
+
+def test_a_value_of_two_jobs_is_kept_by_one_although_the_other_has_passed() -> None:
+    hourly, past = {"kind": "interval", "minutes": 60}, {"kind": "once", "runAt": "2026-01-01T00:00:00Z"}
+    store = [{"name": f"a{at}", "prompt": "Go.", "schedule": each, "deliver": "local"} for at, each in enumerate((hourly, past))]
+    imported = import_text("hermes", config__yaml="cron: {model: small}", jobs__json=json.dumps({"jobs": store}))
+    assert imported.status("cron.model") == "kept: cron.a0.model"
+
+
+@pytest.mark.parametrize(("deliver", "channel"), [("telegram:1, slack:2", "telegram-1"), ("all", "log")])
+def test_a_job_is_disabled_if_one_of_its_two_recipients_cannot_be_kept(deliver: str, channel: str) -> None:
+    job = {"name": "a", "prompt": "Go.", "schedule": "0 7 * * *", "deliver": deliver}
+    settings = "TELEGRAM_BOT_TOKEN=1:a\nTELEGRAM_HOME_CHANNEL=1\nSLACK_HOME_CHANNEL=2\n"
+    imported = import_text("hermes", jobs__json=json.dumps({"jobs": [job]}), __env=settings)
+    assert (imported.data["cron"]["a"]["deliver"], imported.data["cron"]["a"].get("enabled")) == (channel, False)
+
+
+def test_the_default_agent_has_no_heartbeat_if_only_another_one_has_its_own() -> None:
+    agents = '{agents: {list: [{id: "a", default: true}, {id: "b", heartbeat: {every: "1h", target: "none"}}]}}'
+    data = import_text("openclaw", openclaw__json=agents).data["agents"]
+    assert {name: agent["heartbeat"]["interval"] for name, agent in data.items()} == {"a": "none", "b": "1h"}
+
+
 def test_a_finished_hermes_job_does_not_run_again() -> None:
     store = [
         {"name": state, "prompt": "Go.", "schedule": {"kind": "interval", "minutes": 60}, "state": state, "deliver": "local"}
