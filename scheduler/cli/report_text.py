@@ -276,7 +276,7 @@ PROMPT_COLUMNS: list[Column[Sequence[PromptPartTotals]]] = [
     _text("MOST IN", lambda row: entry_label(row.entries[0])),
 ]
 PROBLEM_COLUMNS: list[Column[Sequence[ProblemTotals]]] = [
-    _text("PROBLEMS", lambda row: Kind.HEARTBEAT.label_of(row.name), None),
+    _text("PROBLEMS", entry_label, None),
     *(_sum(word.upper(), word) for word in ("opened", "resolved", "reminders", "duplicates")),  # duplicates: answers without news
 ]
 DELIVERY_COLUMNS: list[Column[Sequence[ChannelTotals]]] = [

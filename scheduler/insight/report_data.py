@@ -11,11 +11,12 @@ from typing import Any, TypeVar
 from zoneinfo import ZoneInfo
 
 from heartbeat.words import format_count, format_usd
-from heartbeatd.answers import BudgetStatus, Downtime, EntryBody, EntryName, EntryPart, ResponseBody, RunCosts, Shared, Time
+from heartbeatd.answers import BudgetStatus, Downtime, EntryName, EntryPart, ResponseBody, RunCosts, Shared, Time
 from scheduler.config.keys.time_zones import UTC_ZONE
 from scheduler.insight import status_data
 from scheduler.model import local_days
 from scheduler.model.budget import MONTH_LIMIT
+from scheduler.model.entry import Key
 from scheduler.model.outcome import WOKEN, Kind, Skip, Suppression, Trigger
 from scheduler.model.problem import Effect
 from scheduler.store import boots, cost_history, run_history
@@ -166,10 +167,9 @@ class WordCount(ResponseBody):
     entries: Shared[list[CountOfEntry]]
 
 
-class ProblemTotals(EntryBody):
+class ProblemTotals(EntryName):
     """`duplicates` are the answers without news."""
 
-    name: str
     opened: int
     resolved: int
     reminders: int
@@ -291,7 +291,7 @@ def build_report(
         skipped=_count_words(tallies, lambda each: each.skipped),
         suppressed=_count_words(tallies, lambda each: each.suppressed),
         failed=_count_words(tallies, lambda each: each.failed),
-        problems=_problem_totals(tallies, {name: each for name, each in effects.items() if agents is None or name in agents}),
+        problems=_problem_totals(tallies, {key: each for key, each in effects.items() if is_wanted(*key)}),
         deliveries=[_channel_totals(channel, posts) for channel in sorted({post.channel for post in posts})],
         downs=_downtimes(db, since, until, running=running),
     )
@@ -368,21 +368,22 @@ def _count_by_entry(tallies: list[RunCount], count: Callable[[RunCount], int]) -
     return sorted(shares, key=lambda each: -each.count)
 
 
-def _problem_totals(tallies: Iterable[RunCount], effects: Mapping[str, Mapping[str, int]]) -> list[ProblemTotals]:
-    """By agent: problems that opened and that ended, reminders, and answers without news. Those with most come first."""
-    duplicates: Counter[str] = Counter()
+def _problem_totals(tallies: Iterable[RunCount], effects: Mapping[Key, Mapping[str, int]]) -> list[ProblemTotals]:
+    """By entry: problems that opened and that ended, reminders, and answers without news. Those with most come first."""
+    duplicates: Counter[Key] = Counter()
     for each in tallies:
-        if each.kind is Kind.HEARTBEAT and each.why == Suppression.DUPLICATE:
-            duplicates[each.name] += each.count
+        if each.why == Suppression.DUPLICATE:
+            duplicates[each.kind, each.name] += each.count
     found = [
         ProblemTotals(
+            kind=kind.value,
             name=name,
             opened=counts.get(Effect.OPENED, 0),
             resolved=counts.get(Effect.RESOLVED, 0) + counts.get(Effect.CLEARED, 0),
             reminders=counts.get(Effect.REMINDED, 0),
-            duplicates=duplicates[name],
+            duplicates=duplicates[kind, name],
         )
-        for name, counts in sorted(effects.items())
+        for (kind, name), counts in sorted(effects.items())
     ]
     return sorted(found, key=lambda each: -each.opened)
 

@@ -23,6 +23,7 @@ from heartbeatd.answers import (
     ToolCallRecord,
 )
 from scheduler.model.budget import NANO
+from scheduler.model.entry import Key
 from scheduler.model.outcome import ANSWERED, FAILURES, DeliveryState, Kind, Outcome, Reason, Skip, Suppression, Trigger
 from scheduler.model.timestamps import from_millis, to_millis
 from scheduler.store import outbox, questions, wakes
@@ -348,10 +349,11 @@ from outbox where created_at >= ? and created_at < ? group by channel, state
 """
 MESSAGES_OF_AGENTS = MESSAGES.replace("group by", "and kind = 'heartbeat' and name in (select value from json_each(?)) group by")
 
-
+# `|| ''` as in `cost_history.MODELS`.
 EFFECTS = """
-select name, found.value ->> 'effect' as effect, count(*) as count from run, json_each(run.findings) as found
-where run.state = 'closed' and run.finished_at >= ? and run.finished_at < ? and run.findings is not null group by name, effect
+select kind || '', name || '', found.value ->> 'effect' as effect, count(*) as count from run, json_each(run.findings) as found
+where run.state = 'closed' and run.finished_at >= ? and run.finished_at < ? and run.findings is not null
+group by 1, 2, effect
 """
 
 
@@ -440,11 +442,11 @@ def count_messages(
     return [MessageCount(*row) for row in rows]
 
 
-def count_effects(db: sqlite3.Connection, since: datetime, until: datetime) -> dict[str, dict[str, int]]:
-    """What happened to the findings of the runs that ended in [since, until): the number of each effect, by agent."""
-    counts: dict[str, dict[str, int]] = {}
-    for name, effect, count in db.execute(EFFECTS, (to_millis(since), to_millis(until))):
-        counts.setdefault(name, {})[effect] = count
+def count_effects(db: sqlite3.Connection, since: datetime, until: datetime) -> dict[Key, dict[str, int]]:
+    """What happened to the findings of the runs that ended in [since, until): the number of each effect, by entry."""
+    counts: dict[Key, dict[str, int]] = {}
+    for kind, name, effect, count in db.execute(EFFECTS, (to_millis(since), to_millis(until))):
+        counts.setdefault((Kind(kind), name), {})[effect] = count
     return counts
 
 

@@ -407,16 +407,31 @@ def test_a_result_is_shown_with_its_reason_and_its_deliveries(why: str | None, d
     assert format_why(why, delivery) == expected
 
 
+OPENED = json.dumps([{"key": "disk", "effect": "opened"}])
+
+
+def test_the_problems_of_an_agent_and_of_a_job_with_its_name_are_counted_apart(store: Store) -> None:
+    for kind, number in (("heartbeat", 2), ("cron", 1)):
+        for minute in range(number):
+            add_run(store, NOON - WEEK / 2 + timedelta(minutes=minute), "alert", kind=kind, name="ops", findings=OPENED)
+    assert columns(report_of_week(store)["problems"], "kind", "name", "opened") == [("heartbeat", "ops", 2), ("cron", "ops", 1)]
+    printed = "\n".join(report.format_report(week_of(store), "entry").partition("PROBLEMS")[2].splitlines()[1:3])
+    assert [line.split()[:2] for line in printed.splitlines()] == [["agent/ops", "2"], ["cron/ops", "1"]]
+
+
 def test_a_report_of_some_agents_equals_that_of_a_database_without_all_others(tmp_path: Path) -> None:
     stores = [open_store(tmp_path / name) for name in ("all.db", "ops.db")]
     for store in stores:
         add_run(store, NOON - WEEK, "alert", name="ops", cost_usd=0.25, tokens=TOKENS, model_used="small")
         add_run(store, NOON - WEEK / 2, "skipped", reason="busy", slots=3, name="ops")
         add_message(store, 1, "heartbeat", "ops")
+        add_run(store, NOON - WEEK / 3, "alert", name="ops", findings=OPENED)
+    for kind, name in (("heartbeat", "web"), ("cron", "ops")):
+        add_run(stores[0], NOON - WEEK / 3, "alert", kind=kind, name=name, findings=OPENED)
     add_run(stores[0], NOON - WEEK / 2, "failed", reason="exit", name="web", cost_usd=1.5, tokens=TOKENS, model_used="large")
     add_run(stores[0], NOON - WEEK / 2, "ok", kind="cron", name="ops", cost_usd=0.5, tokens=TOKENS, model_used="large")
-    add_message(stores[0], 3, "heartbeat", "web")
-    add_message(stores[0], 4, "cron", "ops")
+    add_message(stores[0], 6, "heartbeat", "web")
+    add_message(stores[0], 7, "cron", "ops")
     whole, only = map(report_of_week, stores)
     assert whole["totals"]["cost_usd"] == 2.25
     assert build_report(stores[0].connection, NOON - WEEK, NOON, running=True, agents={"ops"}).as_data() == only
