@@ -42,7 +42,6 @@ from scheduler.model.daemon_health import QueueState
 from scheduler.model.entry import Claim
 from scheduler.model.events import Event, RunClosed
 from scheduler.model.outcome import FAILURES, Skip
-from scheduler.model.timestamps import iso_utc
 from scheduler.store import boots, config_history, entries, runs
 from scheduler.store.boots import Boot
 from scheduler.store.database import DatabaseUnavailable, StoreError
@@ -266,8 +265,7 @@ class Daemon:
         self._run_tick()
         self._run_ticks(lambda: self._signals.stops > 0 or self.engine.is_idle(utc_now()), None)
         if not self._closed_runs:
-            next_at = entries.next_due_at(self.store.connection)
-            log_event(logging.INFO, "nothing_to_run", next=iso_utc(next_at) if next_at else None)
+            log_event(logging.INFO, "nothing_to_run", next=entries.next_due_at(self.store.connection))
         self._wait_for_runs()
         self._close_everything()
         return 1 if self._failed_runs else 0

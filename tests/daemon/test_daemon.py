@@ -275,10 +275,10 @@ def test_run_once_runs_due_entries_and_reports_the_result_by_its_exit_code(tmp_p
         assert once.returncode == code, once.stderr
         assert f"name={name}" in once.stderr
         assert "nothing_to_run" not in once.stderr
-    path.write_text(config())
+    path.write_text("timezone: Asia/Kathmandu\n" + config())
     again = run_command(path, "run", "--once")
     assert again.returncode == 0, again.stderr
-    assert re.search(r"INFO nothing_to_run next=20\d\d-\d\d-\d\dT", again.stderr), again.stderr
+    assert re.search(r"INFO nothing_to_run next=20\d\d-\d\d-\d\dT\S+\+05:45", again.stderr), again.stderr
 
 
 def test_a_damaged_database_is_refused_in_one_line(tmp_path: Path) -> None:
