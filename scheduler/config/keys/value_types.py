@@ -44,7 +44,6 @@ PREFIX_PLACEHOLDERS = ("agent", "host", "kind")
 MAX_PREFIX_LENGTH = 100
 
 _RATE = re.compile(r"(\d{1,9}) per (\S+)", re.ASCII)
-_JSON_PATH = re.compile(r"([^\s.\[\]]+|\[(\d+|\*)\])(\.[^\s.\[\]]+|\[(\d+|\*)\])*")
 _PERCENT = re.compile(r"(\d{1,2}|100)%", re.ASCII)
 _TOKENS = re.compile(r"(\d{1,9})([km])", re.ASCII)
 _MESSAGE_HEADERS = ("user-agent", "content-type", "idempotency-key")
@@ -212,6 +211,10 @@ parse_name = text_like(
 )
 parse_callable = text_like(
     r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", 'does not name a callable; write "package.module:function"'
+)
+parse_json_path = text_like(
+    r"([^\s.\[\]]+|\[(\d+|\*)\])(\.[^\s.\[\]]+|\[(\d+|\*)\])*",
+    "is no path in JSON; write names with dots, such as status.text or items[*].name",
 )
 parse_header = not_among(
     text_like(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", "is not the name of a header; write a name such as X-Token"),
@@ -385,14 +388,6 @@ def parse_state(value: object) -> str:
     if is_server(text) and (wrong := address_problem(text)):
         raise ValueError(wrong)
     return text
-
-
-def parse_json_path(value: object) -> str:
-    """A path to values in JSON."""
-    path = parse_nonempty_text(value)
-    if not _JSON_PATH.fullmatch(path):
-        raise ValueError(f"{quote_value(path)} is no path in JSON; write names with dots, such as status.text or items[*].name")
-    return path
 
 
 def parse_percent(value: object) -> int:
