@@ -222,11 +222,7 @@ class Account(ConfigPart):
     text_key = "name"
 
     name: OrUnset[types.Name] = optional_key("Name of the account.", "the name of the program")
-    max_runs: OrUnset[types.Rate] = optional_key(
-        "Maximum rate of runs with this account, to stay below its limit. A run counts for the accounts of the"
-        " agent and its last fallback.",
-        "no limit",
-    )
+    max_runs: OrUnset[types.Rate] = optional_key("Maximum rate of runs with this account, to stay below its limit.", "no limit")
 
 
 class CommandRunner(ConfigPart):
@@ -239,7 +235,7 @@ class CommandRunner(ConfigPart):
         Account(), "Account with a [usage limit](runners.md#usage-limits).", unset="the name of the program"
     )
     limit_pattern: OrUnset[Annotated[str, types.text(types.parse_pattern, "regular expression")]] = optional_key(
-        "Matches errors about a reached usage limit.", "errors of Claude Code, Codex and Gemini CLI"
+        "Matches errors that mean the usage limit is reached.", "errors of Claude Code, Codex and Gemini CLI"
     )
 
 
@@ -344,7 +340,7 @@ class Precheck(ConfigPart):
         "How full a disk may be, such as `90%`.", "none"
     )
     path: Annotated[tuple[types.Path, ...], OneOrList("path, list")] = key(
-        (), "With `disk`: folders on the disks.", unset="all disks", applies_to="disk"
+        (), "With `disk`: folders on the disks to check.", unset="all disks", applies_to="disk"
     )
     unchanged: Annotated[Unchanged, OrShort({"enum": ["skip", "run"]}, "`skip`, `run`, map")] = key(
         Unchanged(skip=False),
@@ -354,8 +350,8 @@ class Precheck(ConfigPart):
     )
     confirm: Annotated[int, Field(ge=0, le=3)] = key(
         1,
-        "With `unchanged: skip`: if an answer leaves out a new line, the agent is called again with the same output, at most"
-        " this many times. After a [cut answer](runners.md#answers): once.",
+        "With `unchanged: skip`: if an answer has no finding about a new line of the output, the agent is called again with the"
+        " same output, at most this many times.",
         applies_to="command",
     )
     on_error: OrUnset[Literal["skip", "run"]] = optional_key(
