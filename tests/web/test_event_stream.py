@@ -113,7 +113,7 @@ def test_an_event_wakes_every_reader(daemon: WebDaemon) -> None:
         for each in readers:
             feed.add_reader(each)
         feed.publish(event)
-        await asyncio.wait_for(asyncio.gather(*(each.wait() for each in readers)), PATIENCE)
+        await asyncio.gather(*(asyncio.wait_for(each.wait(), PATIENCE) for each in readers))
 
     asyncio.run(read())
 
