@@ -293,6 +293,21 @@ def test_a_plan_shows_how_many_runs_the_wakes_of_jobs_may_add(config: Path, caps
     )
 
 
+@pytest.mark.parametrize(("enabled", "wakes"), [("true", {"at_most": 24, "by": ["third"]}), ("false", None)])
+def test_the_last_job_of_a_chain_wakes_an_agent_unless_one_before_it_is_disabled(
+    enabled: str, wakes: object, config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = f"""
+agents: {{ops: {{runner: {{kind: command, argv: [agent]}}, heartbeat: {{interval: 1d, deliver: log}}}}}}
+cron:
+  first: {{every: 1h, command: look}}
+  second: {{after: first, command: look, enabled: {enabled}}}
+  third: {{after: second, command: look, wake_heartbeat: ops}}
+"""
+    config.write_text(text, "utf-8")
+    assert entry(data(capsys, config, "--from", "2027-03-27T12:00", "--for", "24h"), "ops")["wakes"] == wakes
+
+
 @pytest.mark.parametrize(("limits", "at_most"), [("wake_flood: 5 per 10m", 725), ("wake_flood: 20 per 10m, wake_gap: 1h", 25)])
 def test_the_number_of_wakes_respects_wake_flood_and_wake_gap(
     limits: str, at_most: int, config: Path, capsys: pytest.CaptureFixture[str]

@@ -36,6 +36,7 @@ channels:
 """
 REFUSED = DeliveryResult("dead", "127.0.0.1 answered 400 Bad Request")
 TAKEN = DeliveryResult("delivered")
+BUSY = DeliveryResult("retry", "busy")
 LOST = (
     "other",
     "CRITICAL channel hook undelivered: 127.0.0.1 answered 400 Bad Request (since 2026-03-02 08:00 UTC)   p1",
@@ -318,6 +319,14 @@ def test_normal_skips_neither_open_nor_end_a_problem(make_world: MakeWorld) -> N
     assert len(message_lines(world)) == 1
     fail_until(world, "2026-03-03 08:05", None)
     assert len(message_lines(world)) == 2
+
+
+def test_status_shows_when_the_last_of_two_recipients_was_notified(make_world: MakeWorld) -> None:
+    world = make_world(HOOKS + agent(retries="0", deliver="[hook, other]"))
+    world.send = lambda each: TAKEN if each.channel.name == "hook" or world.clock.now >= utc("2026-03-02 08:40") else BUSY
+    fail_until(world, "2026-03-02 09:35", lambda count: "no")
+    told_at = read_status(world.store.connection, world.clock.now).as_data()["entries"][0]["failing"]["told_at"]
+    assert "2026-03-02T08:40" <= told_at <= "2026-03-02T09:35"
 
 
 def test_status_shows_the_problem_its_count_and_when_it_was_reported(make_world: MakeWorld) -> None:
