@@ -113,7 +113,7 @@ def test_an_event_wakes_every_reader(daemon: WebDaemon) -> None:
         for each in readers:
             feed.add_reader(each)
         feed.publish(event)
-        await asyncio.gather(*(asyncio.wait_for(each.wait(), PATIENCE) for each in readers))
+        await asyncio.wait_for(asyncio.gather(*map(asyncio.Event.wait, readers)), PATIENCE)
 
     asyncio.run(read())
 
