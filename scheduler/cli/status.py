@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
+from operator import attrgetter
 
 import click
 
-from heartbeat.words import abbreviate_duration, format_count, squeeze
+from heartbeat.words import abbreviate_duration, format_count, format_usd, squeeze
 from heartbeatd.answers import (
     BudgetStatus,
     DaemonBoot,
@@ -20,6 +21,7 @@ from heartbeatd.answers import (
     ReloadStatus,
     SpendToday,
     Status,
+    UsedLimit,
 )
 from scheduler.cli import daemon_files, progress
 from scheduler.cli.daemon_files import DaemonFiles, DaemonProcess, Source
@@ -55,9 +57,8 @@ from scheduler.store import boots, disk_reserve
 from scheduler.store.boots import STOPPED
 from scheduler.system.state_lock import read_refused_starts
 
-BUDGET_UNITS = (("usd_per_day", ""), ("tokens_per_day", "token"), ("runs_per_day", "run"), ("usd_per_month", ""))
-"""Money has no unit here."""
-SHARE_PARTS = {"usd_per_day": "usd", "tokens_per_day": "tokens", "runs_per_day": "runs", "usd_per_month": "usd"}
+BUDGET_NOUNS = {"usd_per_day": "", "tokens_per_day": "token", "runs_per_day": "run", "usd_per_month": ""}
+"""What the limits count, in the order in which they are shown. Money has no noun."""
 MAX_SHARES = 3  # entries with the largest shares of the budget of all entries
 MAX_PROBLEMS = 10  # in the text; JSON and `problems` have all of them
 MAX_CHANGES = 3  # lines of the last reload in the text; JSON has more
@@ -263,11 +264,7 @@ def _budget_lines(budgets: list[BudgetStatus]) -> Iterator[str]:
 
 def _period_usage(budget: BudgetStatus) -> Iterator[str]:
     """What is used of the limits of the day, and of that of the month, and when they start again."""
-    texts = {
-        key: f"{_format_amount(budget.limits[key].used)} of {_format_limit(budget.limits[key].of, unit)}"
-        for key, unit in BUDGET_UNITS
-        if key in budget.limits
-    }
+    texts = {key: _format_usage(budget.limits[key], noun) for key, noun in BUDGET_NOUNS.items() if key in budget.limits}
     usd = next((key for key in USD_LIMITS if key in texts), None)
     if usd is not None:
         texts[usd] += describe_unknown(budget.untold_usd or 0)
@@ -276,6 +273,12 @@ def _period_usage(budget: BudgetStatus) -> Iterator[str]:
         yield f"{', '.join(texts.values())} today, resets {format_time(budget.ends_at)[:16]}"
     if month is not None:
         yield f"{month} this month, resets {format_time(budget.month_ends_at)[:16]}"
+
+
+def _format_usage(limit: UsedLimit, noun: str) -> str:
+    if not noun:
+        return f"{format_usd(limit.used)} of {format_usd(limit.of)}"
+    return f"{limit.used:,.0f} of {format_count(int(limit.of), noun)}"
 
 
 def _format_counted(entries: list[EntryName]) -> str:
@@ -287,19 +290,11 @@ def _format_counted(entries: list[EntryName]) -> str:
 
 def _format_shares(budget: BudgetStatus) -> str:
     """The entries with the largest shares, in the unit of the first limit."""
-    key, part = next((key, SHARE_PARTS[key]) for key, _ in BUDGET_UNITS if key in budget.limits)
-    unit = " USD" if key in USD_LIMITS else ""
-    largest = sorted((each for each in budget.shares if getattr(each, part)), key=lambda each: -getattr(each, part))[:MAX_SHARES]
-    named = ", ".join(f"{entry_label(each)} {_format_amount(getattr(each, part))}{unit}" for each in largest)
+    part, _, _ = next(key for key in BUDGET_NOUNS if key in budget.limits).partition("_")
+    read, show = attrgetter(part), format_usd if part == "usd" else "{:,}".format
+    largest = sorted(filter(read, budget.shares), key=lambda each: -read(each))[:MAX_SHARES]
+    named = ", ".join(f"{entry_label(each)} {show(read(each))}" for each in largest)
     return f"; most used by {named}" if named else ""
-
-
-def _format_limit(amount: float, unit: str) -> str:
-    return format_count(int(amount), unit) if unit else f"{_format_amount(amount)} USD"
-
-
-def _format_amount(amount: float) -> str:
-    return f"{amount:,.0f}" if isinstance(amount, int) or not amount else f"{amount:.2f}" if amount >= 0.1 else f"{amount:.4f}"
 
 
 def _entry_columns(now: datetime) -> list[Column[EntryStatus]]:

@@ -229,7 +229,7 @@ def test_an_entry_over_its_own_budget_names_no_others(make_world: MakeWorld) -> 
     assert world.records("ops")[-1]["error"] == "runs_per_day: 1 of 1 are used; until 2026-03-03 00:00 Asia/Kolkata"
 
 
-SHARES = " agent/a5 1.00 USD, agent/a4 0.80 USD, agent/a3 0.60 USD"
+SHARES = " agent/a5 $1.00, agent/a4 $0.80, agent/a3 $0.60"
 
 
 def budget_lines(world: World, now: datetime) -> str:
@@ -246,7 +246,7 @@ def test_status_shows_the_cost_of_today_and_what_each_budget_counts(make_world: 
     world.run(hours=2, minutes=1)
     assert budget_lines(world, world.clock.now).splitlines() == [
         "spent: $3.00 today for 10 runs since TODAY",
-        "budget: all: 3.00 of 9.00 USD today, resets TOMORROW; counts 5 agents; most used by" + SHARES,
+        "budget: all: $3.00 of $9.00 today, resets TOMORROW; counts 5 agents; most used by" + SHARES,
         "budget: agent/a1: 2 of 20 runs today, resets TOMORROW",
     ]
 
@@ -279,7 +279,7 @@ def test_the_reservation_of_an_interrupted_attempt_is_shown_wherever_it_counts(
     assert (run["tries"], run["cost_usd"], run["charged"]["usd"]) == (2, 0.1, 1.1)
     (budget,) = read_status(world.store.connection, world.clock.now).budgets
     assert (budget.limits["usd_per_day"].used, budget.untold_usd) == (1.1, 1.0)
-    assert f"budget: all: 1.10 of 2.00 USD{unknown} today" in budget_lines(world, world.clock.now)
+    assert f"budget: all: $1.10 of $2.00{unknown} today" in budget_lines(world, world.clock.now)
     assert main(["-c", str(world.config), "show", str(run["id"])]) == 0
     assert f"1.100000 USD, 0 tokens{unknown}\n" in capsys.readouterr().out
     world.run(hours=1)
@@ -291,7 +291,7 @@ def test_status_shows_a_common_budget_that_was_not_used_today(make_world: MakeWo
     world = make_world(yaml)
     world.settle()
     assert budget_lines(world, world.clock.now + timedelta(days=1)).splitlines() == [
-        "budget: all: 0 of 9.00 USD today, resets TOMORROW; counts 5 agents",
+        "budget: all: $0.00 of $9.00 today, resets TOMORROW; counts 5 agents",
         "budget: 1 other counted nothing today",
     ]
 

@@ -223,4 +223,4 @@ def test_status_and_plan_show_the_month(make_world: MakeWorld, capsys: pytest.Ca
     assert "a day, 0.3000 USD a month" in capsys.readouterr().out
     assert main(["status", "-c", str(world.folder / "config.yaml")]) == 0  # of the present month
     said = " ".join(capsys.readouterr().out.split())
-    assert re.search(r"0\.50 USD today, resets \S+ \S+; \S+ of 2\.00 USD this month, resets \d{4}-\d\d-01 ", said)
+    assert re.search(r"\$0\.50 today, resets \S+ \S+; \S+ of \$2\.00 this month, resets \d{4}-\d\d-01 ", said)
