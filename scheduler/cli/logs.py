@@ -145,7 +145,7 @@ def _describe(event: LoggedEvent) -> tuple[str, str, str | None]:
         case "problem":
             return f"problem {event.result}", detail, error
         case "config":
-            return f"config {event.result}", f"by {detail}", error
+            return reload_history.EVENT_TEXTS[event.result], f"by {detail}", error
         case _:
             return event.result, f"({detail})" if detail else "", error
 

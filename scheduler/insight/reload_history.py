@@ -31,13 +31,18 @@ def describe_overrides(found: Iterable[Override]) -> list[answers.Override]:
     return [answers.Override(**asdict(each), says=says) for each, says in texts]
 
 
-EVENT_TEXTS = {"applied": "config reloaded", "refused": "config rejected", "checklist": "checklist edited"}
+EVENT_TEXTS = {
+    "applied": "config reloaded",
+    "refused": "config rejected",
+    "started": "config changed before the start",
+    "checklist": "checklist edited",
+}
 
 
 def _read_event(recorded: RecordedConfigEvent) -> ReloadEvent:
     event = recorded.event
     problems = event.problem.splitlines() if event.problem else []
-    says = f"{EVENT_TEXTS.get(event.result, 'config changed before the start')}, by {event.by}"
+    says = f"{EVENT_TEXTS[event.result]}, by {event.by}"
     return ReloadEvent(
         at=recorded.at, says=says, result=event.result, by=event.by, lines=list(event.diff.lines()), problems=problems
     )
@@ -73,7 +78,7 @@ def changes_of_entry(
 def _changes_of_label(recorded: RecordedConfigEvent, label: str) -> Iterator[tuple[str, str]]:
     problem, diff = recorded.event.problem, recorded.event.diff.of_entries([label])
     if problem is not None:
-        yield "refused", f"the config was rejected: {problem.splitlines()[0]}" if problem else "refused"
+        yield "refused", ": ".join(("the config was rejected", *problem.splitlines()[:1]))
     yield from (("added", "added") for _ in diff.added)
     yield from (("removed", "removed") for _ in diff.removed)
     yield from (("changed", change.says) for change in diff.changes)
