@@ -94,7 +94,9 @@ def wait_of_wake(db: sqlite3.Connection, wake: WakeState | None, now: datetime) 
         return WakeWait(OTHER_JOBS, wake.held_until)
     if wake.due_at <= now:
         return WakeWait(STARTING)
-    return WakeWait(wake.waits_for or WAITS_FOR_GAP, min(wake.due_at, (entry_row and entry_row.slot_due_at) or wake.due_at))
+    reason = wake.waits_for or WAITS_FOR_GAP
+    slot_due_at = entry_row.slot_due_at if entry_row and reason != WAITS_FOR_GAP else None  # a run planned in the gap is skipped
+    return WakeWait(reason, min(wake.due_at, slot_due_at or wake.due_at))
 
 
 def add_wait(says: str, wait: WakeWait | None, at: Clock) -> str:

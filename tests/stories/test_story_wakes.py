@@ -15,7 +15,7 @@ from heartbeatd.verbs import Cancel, HoldLock, Wake
 from scheduler.engine.effects import Sender, VerbRequest
 from scheduler.engine.inbox import Refused
 from scheduler.engine.tick import MAX_REQUESTS_PER_TICK
-from scheduler.insight.wake_waits import WakeWait, next_wait, wait_of_wake
+from scheduler.insight.wake_waits import WakeWait, explain_waiting, wait_of_wake
 from scheduler.model.events import WakeMoved
 from scheduler.model.outcome import Kind, Trigger
 from scheduler.store import run_history, wakes
@@ -384,16 +384,20 @@ def test_a_wake_that_waits_for_a_slot_that_never_comes_causes_a_notification(mak
     ]
 
 
-def test_a_wake_that_must_wait_for_hours_is_said_to_come_with_the_next_slot(make_world: MakeWorld) -> None:
-    world = make_world("limits: {wake_gap: 2h}\n" + agent(interval="30m"))
+@pytest.mark.parametrize(
+    ("limits", "until"), [("wake_flood: 1 per 2h, wake_gap: 1s", "2026-03-02 08:30"), ("wake_gap: 2h", "2026-03-02 10:05")]
+)
+def test_a_wake_is_said_to_wait_until_the_run_that_has_it_in_its_prompt(make_world: MakeWorld, limits: str, until: str) -> None:
+    """A run planned after a flood comes first, and one planned within wake_gap is skipped."""
+    world = make_world(f"limits: {{{limits}}}\n" + agent(interval="30m"))
     for text in ("first", "second"):
         world.run(minutes=5)
         world.wake("ops", text)
     world.run(minutes=1)
-    wait = next_wait(world.store.connection, Kind.HEARTBEAT, "ops", world.clock.now)
-    assert wait is not None and wait.until == utc("2026-03-02 08:30")
-    world.run(minutes=20)
-    assert "second" in world.calls[-1].stdin
+    found = explain_waiting(world.store.connection, (Kind.HEARTBEAT, "ops"), 1, world.clock.now, str)
+    assert found.until == utc(until)
+    world.run(hours=2)
+    assert next(call.at for call in world.calls if "second" in call.stdin) == utc(until)
 
 
 def test_manual_wakes_neither_count_against_nor_obey_the_rate_limit(make_world: MakeWorld) -> None:
