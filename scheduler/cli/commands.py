@@ -385,14 +385,7 @@ def log_options(command: CommandFunction) -> CommandFunction:
         show_default=True,
         help="Log only events of this level and above.",
     )(command)
-    return click.option(
-        "--log-format",
-        "form",
-        type=click.Choice(["text", "json"]),
-        default="text",
-        show_default=True,
-        help="The format of the log.",
-    )(command)
+    return options.format_option(command, "--log-format", "The format of the log.")
 
 
 @command("run:run_daemon")

@@ -85,16 +85,12 @@ def state_option(command: CommandFunction) -> CommandFunction:
     return click.option("--state", type=FILE, help="The database file.  [default: `state` in the config]")(command)
 
 
-def format_option(command: CommandFunction) -> CommandFunction:
+def format_option(
+    command: CommandFunction, flag: str = "--format", of_what: str = "Text for people, or JSON for programs."
+) -> CommandFunction:
     """Add `--format text|json` to a command, as `form`."""
-    return click.option(
-        "--format",
-        "form",
-        type=click.Choice(["text", "json"]),
-        default="text",
-        show_default=True,
-        help="Text for people, or JSON for programs.",
-    )(command)
+    kind = click.Choice(["text", "json"])
+    return click.option(flag, "form", type=kind, default="text", show_default=True, help=of_what)(command)
 
 
 def color_option(command: Command) -> Command:
