@@ -45,8 +45,8 @@ def _option_of(operation: type[Operation], name: str, chosen: click.ParamType[ob
     kind = chosen or (click.Choice(words) if words else next((TYPES[each] for each in types if each in TYPES), None))
     help_text = f"{key.title} {TIME_RULE}" if kind is TIME else key.title
     of = WordOption if isinstance(kind, WordParam) else click.Option
-    default, is_flag = key.default if words else None, bool in types or None
-    return of([f"--{name.rstrip('_').replace('_', '-')}", name], is_flag=is_flag, type=kind, default=default, help=help_text)
+    is_flag = bool in types or None
+    return of([f"--{name.rstrip('_').replace('_', '-')}", name], is_flag=is_flag, type=kind, default=None, help=help_text)
 
 
 @dataclass(frozen=True, slots=True)

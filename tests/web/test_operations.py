@@ -59,6 +59,8 @@ def test_each_field_with_a_sentence_is_an_option_of_the_command_and_an_input_of_
         command = commands.get({ListRuns: "runs", GetPlan: "plan"}.get(asked, asked.__name__.lower()))
         options = {each.name: str(each.help) for each in command.params if isinstance(each, click.Option)} if command else {}
         assert [name for name, title in found.items() if not options[name].startswith(str(title))] == []
+        own = [each for each in command.params if each.name in found] if command else []
+        assert [each.name for each in own if each.get_default(click.Context(command))] == [], "only what was given is sent"
     for each in (form for subject in ("agent", "job", "run", "message", "problem") for form in forms_of(subject)):
         assert {shown.key: f"{shown.label}." for shown in each.inputs} == {
             name.rstrip("_"): title for name, title in titled[each.verb].items()
