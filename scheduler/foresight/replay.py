@@ -204,10 +204,8 @@ class RecordedOutside:
         is_slot = run.trigger not in WOKEN
         within = min(former, interval) / 2 if former and interval and is_slot else NEAR
         near = recording.near(key, run.slot, within)
-        if near is None or near.id in self._used or (near.trigger in WOKEN) is is_slot:
-            return None
-        has_own_run = interval and is_slot and not (near.slot - run.slot) % interval
-        return None if has_own_run else near
+        is_free = near is not None and near.id not in self._used and (near.trigger in WOKEN) is not is_slot
+        return near if is_free else None
 
     def call_agent(self, claim: Claim, request: AgentRequest) -> Answer:
         if self._source is None or self._source.outcome is Outcome.SKIPPED:

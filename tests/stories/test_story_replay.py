@@ -184,6 +184,31 @@ def test_a_run_between_two_recorded_ones_takes_the_nearest_answer_that_no_other_
     assert lines(found) == []
 
 
+def test_an_interval_in_place_of_a_schedule_takes_the_recorded_answers(make_world: MakeWorld, tmp_path: Path) -> None:
+    world = a_day(make_world, CONFIG.replace("interval: 1h, stagger: 0s", 'schedule: "0 * * * *"'))
+    found = replayed(world, CONFIG, NIGHT, tmp_path)
+    assert found.unknown == []
+    assert lines(found) == []
+
+
+def test_a_run_does_not_take_the_answer_of_a_wake(make_world: MakeWorld, tmp_path: Path) -> None:
+    """The wake was at 08:10. Only 00:00 was planned."""
+    yaml = CONFIG.replace("interval: 1h", "interval: 1d")
+    world = make_world(yaml, start=NIGHT)
+    world.run(hours=8, minutes=10)
+    world.wake("ops")
+    world.run(hours=15)
+    found = replayed(world, yaml.replace("interval: 1d", "interval: 4h"), NIGHT, tmp_path)
+    assert [(each.name, each.runs) for each in found.unknown] == [("ops", 5)]
+
+
+def test_a_run_that_a_budget_skips_does_not_fail_as_it_did(make_world: MakeWorld, tmp_path: Path) -> None:
+    checked = CONFIG.replace("stagger: 0s", "stagger: 0s, postcheck: {file: missing.tar}, retries: 0")
+    world = a_day(make_world, checked)
+    found = replayed(world, checked.replace("stagger: 0s", "stagger: 0s, budget: {runs_per_day: 2}"), NIGHT, tmp_path)
+    assert (found.before.failed, found.after.failed) == (24, 2)
+
+
 def test_a_moved_grid_of_slots_takes_the_recorded_answers(make_world: MakeWorld, tmp_path: Path) -> None:
     world = a_day(make_world)
     found = replayed(world, CONFIG.replace("stagger: 0s", "stagger: 10m"), NIGHT, tmp_path)
