@@ -19,6 +19,7 @@ from test_story_slots import agent
 from web_daemon import WebDaemon
 from world import MakeWorld
 
+from scheduler.model.message import DeliveryResult
 from scheduler.store import run_history
 from scheduler.store.run_history import RunFilter
 from scheduler.store.wakes import list_reminders
@@ -612,6 +613,17 @@ def test_two_alerts_in_a_row_have_a_line_each(make_world: MakeWorld) -> None:
     found = run_history.list_runs(world.store.connection, RunFilter(name="ops"), limit=9)
     folded = agent_view.fold_runs([agent_view.shown_run(run) for run in found])
     assert [run.preview for run, _ in folded] == ["The disk is full since 08:30.", "The disk is full since 08:00."]
+
+
+def test_a_run_shows_each_recipient_that_its_message_has_not_reached(make_world: MakeWorld) -> None:
+    channels = (
+        "channels: {one: {kind: webhook, url: 'https://example.org/1'}, two: {kind: webhook, url: 'https://example.org/2'}}\n"
+    )
+    world = make_world(channels + agent(deliver="[one, two]"), scripts={"ops": lambda call: "The disk is full."})
+    world.send = lambda each: DeliveryResult("delivered" if each.channel.name == "one" else "dead", "gone")
+    world.run(minutes=1)
+    (run,) = run_history.list_runs(world.store.connection, RunFilter(name="ops"), limit=9)
+    assert agent_view.shown_run(run).undelivered == "accepted for two, not delivered (given up after 1 try, gone)"
 
 
 # --- undo -----------------------------------------------------------------------------------------------------------------

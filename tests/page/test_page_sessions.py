@@ -120,6 +120,8 @@ def test_after_a_logout_a_copy_of_the_cookie_is_worthless(user: PageUser) -> Non
     answer = user.submit("/page/logout")
     assert "Log in" in answer.text
     assert not user.cookies
+    user.log_in(TOKENS["chief"])
+    user.submit("/page/logout")
     user.cookies = copy
     assert user.get("/").status == 303
 

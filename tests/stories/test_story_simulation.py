@@ -21,7 +21,7 @@ from heartbeat.runners import HttpReply
 from heartbeat.spec import estimate_tokens
 from scheduler.config.settings.load import load_config
 from scheduler.engine.delivery import Delivery
-from scheduler.foresight.assumptions import parse_fault, parse_shares
+from scheduler.foresight.assumptions import Shares, parse_fault, parse_shares
 from scheduler.foresight.recording import Recording
 from scheduler.foresight.simulation import (
     ANSWER_TIME,
@@ -163,6 +163,31 @@ def test_an_agent_with_a_small_budget_is_named_with_the_days_on_which_it_ends_ea
     found = simulated(tmp_path, days=3)
     assert [(each.name, each.earliest[:2] < "20") for each in found.early_budget_ends] == [("small", True)]
     assert only(found.early_budget_ends[0].days) == 3
+
+
+def test_a_budget_that_ends_at_two_times_of_day_is_named_with_the_earlier_one(tmp_path: Path) -> None:
+    """Berlin's clocks go forward at 02:00 on the second day, so that its tenth run is an hour later."""
+    yaml = """
+timezone: Europe/Berlin
+agents:
+  ops:
+    runner: {kind: command, argv: [agent]}
+    heartbeat: {interval: 1h, stagger: 0s, checklist: "- look\\n", deliver: log, budget: {runs_per_day: 10}}
+"""
+    found = simulated(tmp_path, yaml, days=2, start="2026-03-27 23:00")
+    assert [(only(each.days), each.earliest) for each in found.early_budget_ends] == [(2, "10:00")]
+
+
+def test_only_the_agents_that_are_shown_are_counted(tmp_path: Path) -> None:
+    beat = '{runner: {kind: command, argv: [a]}, heartbeat: {interval: %s, stagger: 0s, checklist: "- look\\n", deliver: log}}'
+    (config := tmp_path / "simulated.yaml").write_text(f"agents: {{ops: {beat % '1h'}, web: {beat % '10m'}}}\n", "utf-8")
+    settings, begin = load_config(config, {}).settings, utc(START)
+    end, told = begin + timedelta(days=1), Assumptions(Shares(quiet=0, problem=1, fail=0))
+    found = simulate(settings, told, begin, end, (1,), tmp_path / "files", shown=("ops",))
+    (entry,) = found.entries
+    assert (entry.name, only(entry.calls) < 30) == ("ops", True)
+    assert (found.runs, found.calls, found.messages) == (entry.runs, entry.calls, entry.messages)
+    assert sum(only(each.calls) for each in found.days) == only(entry.calls)
 
 
 def test_each_kind_of_answer_has_its_share() -> None:
