@@ -1,15 +1,19 @@
-"""The navigation of the status page counts the open problems that nobody has acknowledged, on each view."""
+"""The navigation of the status page counts the open problems that nobody has acknowledged, on each view. Also what a limited token counts."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 from page_user import Answer, PageUser
 from test_web_problems import INSERT
 from web_daemon import CONFIG, TOKENS, WebDaemon
+
+from scheduler.engine.config_reload import note_rejected_config
+from scheduler.system import state_lock
 
 VIEWS = (
     "",
@@ -74,6 +78,21 @@ def test_a_limited_token_sees_the_number_of_its_own_problems(daemon: WebDaemon) 
     assert shown_number(user.get("/")) == ("late", 2)
     user_with(daemon, "chief").submit("/page/do/problems/3/ack")
     assert shown_number(user.get("/")) == ("late", 2)
+
+
+def test_a_limited_token_sees_neither_errors_of_the_daemon_nor_runs_and_numbers_of_other_agents(daemon: WebDaemon) -> None:
+    rejected = partial(note_rejected_config, problem="config.yaml:2:1: agentz: unknown key", by="file watch")
+    daemon.do(lambda: daemon.world.request(rejected))
+    lock = daemon.world.state.with_name(f"{daemon.world.state.name}.lock")
+    state_lock.record_refused_start(lock, state_lock.RefusedStart(daemon.now, 7, "other/config.yaml", None))
+    for token, sees_all in (("chief", True), ("opsman", False)):
+        user = user_with(daemon, token)
+        assert ["agentz" in user.get(f"/page/{view}").text for view in ("problems", "changes")] == [sees_all, sees_all]
+        assert ("A second daemon (other/config.yaml)" in user.get("/page/problems").text) is sees_all
+        plan = user.get("/page/plan")
+        assert (plan.status, "agent/web" in plan.text) == (200, sees_all)
+        delivered = user.get("/page/outbox?state=delivered").text
+        assert f"Delivered ({len(re.findall('Message [0-9]+ delivered', delivered))})" in delivered
 
 
 def test_the_login_has_no_number(daemon: WebDaemon) -> None:
