@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Iterator
 from datetime import timedelta
+from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -20,15 +21,20 @@ from browser import (
     save_screenshot,
 )
 from loops import loop_over
+from page_user import PageUser
+from patience import PATIENCE
 from playwright.sync_api import Browser, Page, StorageState, expect
 from test_cli_reading import add_run
 from web_daemon import TOKENS, WebDaemon
 from world import AgentCall
 
 from heartbeat.words import format_usd
+from heartbeatd.verbs import Mute
 from scheduler.engine.delivery import Delivery
+from scheduler.engine.effects import VerbRequest
 from scheduler.insight.report_data import build_report
 from scheduler.model.message import DeliveryResult
+from scheduler.model.outcome import Kind
 from scheduler.store.database import open_read_only
 
 pytestmark = needs_browser
@@ -388,3 +394,22 @@ def test_a_wrong_url_is_answered_with_a_page(page: Page, path: str, status: int)
     assert response is not None
     assert response.status == status
     assert page.get_by_role("heading", level=1).count() == 1
+
+
+@pytest.fixture
+def user(tmp_path: Path) -> Iterator[PageUser]:
+    with WebDaemon(tmp_path, CONFIG, start=START) as running:
+        found = PageUser(running)
+        found.log_in(TOKENS["chief"])
+        yield found
+
+
+def test_a_muted_job_is_among_those_that_are_paused_or_muted(user: PageUser) -> None:
+    user.daemon.ask(VerbRequest(Mute(), (Kind.CRON, "backup"))).result(PATIENCE)
+    listed = user.get("/page/jobs?show=paused").text
+    assert ("backup" in listed, "digest" in listed) == (True, False)
+
+
+def test_two_runs_that_are_a_day_apart_have_two_narrow_marks(user: PageUser) -> None:
+    marks = [each for each in user.get("/page/plan?q=backup").elements if each.attributes.get("class") == "fill-note"]
+    assert [each.attributes["width"] for each in marks if each.tag == "rect"] == ["3", "3"]
