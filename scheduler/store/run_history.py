@@ -33,7 +33,7 @@ from scheduler.store.rows import read_row
 WHY = "coalesce(reason, suppression)"  # of a run record, as `AttemptResult.why`
 RECORDS = f"select *, {WHY} as why, slot as planned_at, slots as planned_runs, attempt as tries from run"  # noqa: S608 (a literal of this file)
 
-PROMPT_PARTS = {"contract": "instructions", "last_beat": "last_run"}  # their names in answers, where these differ
+PROMPT_PARTS = {"contract": "instructions", "last_beat": "last run"}  # their names in answers, where these differ
 
 ORDERS = {"id": "id desc", "cost": "cost_usd desc nulls last, id desc"}
 

@@ -244,7 +244,7 @@ agent/ops       claude-haiku-5-5    840       2.5m       -   34k   $2.52
 PROMPT        RUNS  TOKENS  SHARE  PER RUN  MOST IN
 instructions   960    212k    86%      221  agent/ops
 time           960     21k     8%       21  agent/ops
-last_run       960    9.6k     4%       10  agent/ops
+last run       960    9.6k     4%       10  agent/ops
 checklist      960    5.8k     2%        6  agent/ops
 
 SKIPPED       TIMES  ENTRIES

@@ -268,6 +268,6 @@ def test_the_report_reads_runs_that_the_previous_version_wrote(world: World) -> 
     assert {part["name"]: part["tokens"] for part in run["prompt_parts"]} == {
         "instructions": 144,
         "time": 18,
-        "last_run": 8,
+        "last run": 8,
         "checklist": 15,
     }

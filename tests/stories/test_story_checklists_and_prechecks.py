@@ -400,7 +400,7 @@ def test_an_agent_without_a_checklist_gets_its_memory_in_the_prompt(make_world: 
     assert f"Boxes so far: 2 open, {2 if 'on_empty' in keys else 1} done." in prompt
     assert "take one small step on the first one" in prompt
     parts = [part["name"] for part in world.records()[0]["prompt_parts"]]
-    assert parts == ["instructions", "time", "last_run", "memory:TODO.md", "memory:LOST.md", "progress", "checklist"]
+    assert parts == ["instructions", "time", "last run", "memory:TODO.md", "memory:LOST.md", "progress", "checklist"]
 
 
 def test_an_agent_with_work_on_its_checklist_gets_no_memory_in_the_prompt(make_world: MakeWorld) -> None:
