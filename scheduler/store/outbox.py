@@ -274,7 +274,7 @@ THESE = "id in (select cast(value as bigint) from json_each(?))"
 def hold_message(tx: Transaction, message: HeldMessage, hold: Hold, note: str | None) -> None:
     """Delay a message, or delay it for other agents or until another time."""
     query = "update outbox set awaits = ?, not_before = ?, hold_note = ? where state = 'pending' and " + THESE  # noqa: S608
-    tx.db.execute(query, (json.dumps(hold.agents), to_millis(hold.until), note or None, json.dumps(message.ids)))
+    tx.db.execute(query, (json.dumps(hold.agents), to_millis(hold.until), note, json.dumps(message.ids)))
 
 
 def release_message(tx: Transaction, message: HeldMessage, note: str | None) -> None:

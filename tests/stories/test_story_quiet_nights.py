@@ -21,7 +21,7 @@ from scheduler.model.message import DeliveryResult
 from scheduler.model.problem import PROVIDER, Finding, Subject
 from scheduler.model.settings import Target
 from scheduler.store import problems
-from scheduler.store.outbox import NO_RUN, Origin, list_messages, list_messages_of_states, queue_notice
+from scheduler.store.outbox import NO_RUN, Origin, get_message_with_text, list_messages, list_messages_of_states, queue_notice
 from scheduler.store.transaction import Transaction
 
 CHANNELS = 'host: web1\nchannels:\n  phone: {url: "tgram://1:a/2", prefix: none}\n  mail: {url: "tgram://1:a/3", prefix: none}\n'
@@ -112,6 +112,17 @@ def test_a_message_that_was_tried_before_the_night_is_tried_again_at_night(make_
     at_night(world, h21="The evening is calm.")
     world.run_until("2026-03-03 07:30")
     assert sent(world) == ["02 21:06 The evening is calm."]
+
+
+def test_each_message_of_a_night_names_the_one_with_which_it_was_sent(make_world: MakeWorld) -> None:
+    world = make_world(config(), start="2026-03-02 22:00")
+    at_night(world, h01="Somebody has logged in.", h02="The disk is full.")
+    world.run_until("2026-03-03 08:30")
+    db = world.store.connection
+    merged = db.execute("select id, merged_into from outbox where merged_into is not null").fetchall()
+    notes = [(found := get_message_with_text(db, each)) and found.hold_note for each, _ in merged]
+    assert notes == [f"sent together with others as message {into}" for _, into in merged]
+    assert len(notes) == 2
 
 
 def test_a_single_message_of_a_night_is_sent_as_it_is(make_world: MakeWorld) -> None:

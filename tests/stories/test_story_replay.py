@@ -191,6 +191,12 @@ def test_an_interval_in_place_of_a_schedule_takes_the_recorded_answers(make_worl
     assert lines(found) == []
 
 
+def test_an_interval_takes_no_answer_of_a_schedule_that_is_half_an_hour_away(make_world: MakeWorld, tmp_path: Path) -> None:
+    world = a_day(make_world, CONFIG.replace("interval: 1h, stagger: 0s", 'schedule: "30 3 * * *"'))
+    found = replayed(world, CONFIG.replace("interval: 1h", "interval: 2h"), NIGHT, tmp_path)
+    assert [(each.name, each.runs) for each in found.unknown] == [("ops", 10)]
+
+
 def test_a_run_does_not_take_the_answer_of_a_wake(make_world: MakeWorld, tmp_path: Path) -> None:
     """The wake was at 08:10. Only 00:00 was planned."""
     yaml = CONFIG.replace("interval: 1h", "interval: 1d")
