@@ -128,6 +128,9 @@ def test_each_message_of_a_night_names_the_one_with_which_it_was_sent(make_world
 def test_a_single_message_of_a_night_is_sent_as_it_is(make_world: MakeWorld) -> None:
     world = make_world(config(), start="2026-03-02 22:00")
     at_night(world, h01="Somebody has logged in.")
+    world.run_until("2026-03-03 03:30")
+    (target,) = next(row["delivery"]["targets"] for row in world.records("ops") if row["result"] == "alert")
+    assert "waits until 2026-03-03 07:00:00" in target["says"]
     world.run_until("2026-03-03 08:30")
     assert sent(world) == ["03 07:00 Somebody has logged in."]
 
