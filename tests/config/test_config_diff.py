@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from config_file import RIGHT, write
+from config_file import RIGHT, SMALL, write
 from loops import loop_over
 
 from scheduler.config.file.diagnostics import Diagnostics
@@ -196,6 +196,12 @@ def test_no_secret_of_the_file_is_stored_or_shown_and_each_change_is_noticed(tmp
         assert found.changes, where
         shown = json.dumps(found.as_data()) + "".join(found.lines())
         assert ("first-secret" in shown, "canary" in shown) == (False, False), where
+
+
+def test_a_secret_beside_a_reference_is_not_stored(tmp_path: Path) -> None:
+    channel = 'channels: {hook: {kind: webhook, url: "https://example.org/path-canary/${TOKEN}"}}\n'
+    found = stored(tmp_path, channel + SMALL, {"TOKEN": "a-token-of-a-channel"})
+    assert b"path-canary" not in zlib.decompress(found.snapshot)
 
 
 @pytest.mark.parametrize("text", [CONFIG, RIGHT], ids=["with secrets", "with references"])

@@ -385,6 +385,14 @@ def test_an_agent_that_is_renamed(plant: Plant, say: Say) -> None:
     assert "no longer in the config since 08:00" in limited_overview(world, "ops")
 
 
+def test_an_agent_whose_schedule_two_new_agents_have_is_removed_and_not_renamed(plant: Plant, say: Say) -> None:
+    world = plant(fleet("{interval: 50m}"))
+    world.run_until(at(8))
+    world.reload(fleet(None, agents="".join(f"  {name}: {{heartbeat: {{interval: 50m}}}}\n" for name in ("one", "two"))))
+    run_until_now(world)
+    check(say(world), "no longer in the config since 08:00")
+
+
 def limited_overview(world: World, name: str) -> str:
     """What a reader of one agent reads: nothing about another one, also not in the sentences about this one."""
     found = explain_all(records_of(world, agents=frozenset({name}))).as_data()
