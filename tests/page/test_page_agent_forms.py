@@ -615,6 +615,14 @@ def test_two_alerts_in_a_row_have_a_line_each(make_world: MakeWorld) -> None:
     assert [run.preview for run, _ in folded] == ["The disk is full since 08:30.", "The disk is full since 08:00."]
 
 
+def test_two_failed_runs_with_different_errors_have_a_line_each(make_world: MakeWorld) -> None:
+    world = make_world(agent(retries="0"), scripts={"ops": lambda call: 1 if call.at.minute else 2})
+    world.run(minutes=31)
+    found = run_history.list_runs(world.store.connection, RunFilter(name="ops"), limit=9)
+    folded = agent_view.fold_runs([agent_view.shown_run(run) for run in found])
+    assert [run.preview for run, _ in folded] == ["exit code 1", "exit code 2"]
+
+
 def test_a_run_shows_each_recipient_that_its_message_has_not_reached(make_world: MakeWorld) -> None:
     channels = (
         "channels: {one: {kind: webhook, url: 'https://example.org/1'}, two: {kind: webhook, url: 'https://example.org/2'}}\n"

@@ -245,6 +245,7 @@ def test_while_the_daemon_is_down_slots_are_missed(tmp_path: Path) -> None:
 
 def test_a_second_time_without_a_daemon_may_begin_in_the_first_or_before_the_simulation(tmp_path: Path) -> None:
     faults = ["daemon-down:18h@2026-10-21T12:00", "daemon-down:20h@2026-10-21T16:00", "daemon-down:12h@2026-10-19T20:00"]
+    faults.append("daemon-down:1h@2026-10-21T20:00")  # and end in it
     found = simulated(tmp_path, days=4, faults=faults)
     reasons = {each.why: only(each.planned_runs) for each in found.skips}
     assert reasons["missed"] == 7 + 6 + 12 + 1 + 2  # those of one day, and the first two of mail and backup

@@ -194,6 +194,11 @@ def test_errors_say_what_to_do_instead(daemon: WebDaemon) -> None:
             {"agent": "ops", "muted": False, "for": "2h"},
             "for: leave it out, because `muted: false` ends the mute at once",
         ),
+        (
+            "mute",
+            {"agent": "ops", "muted": False, "until_changed": True},
+            "until_changed: leave it out, because `muted: false` ends",
+        ),
     ],
 )
 def test_a_wrong_call_is_an_error_that_names_the_fault(
