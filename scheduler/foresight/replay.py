@@ -392,7 +392,9 @@ def _verdict(run: RecordedRun | None, messages: Mapping[int, int]) -> RunVerdict
 def words_of(verdict: RunVerdict) -> str:
     """What became of a run in words, and its messages."""
     says = cause_of_run("closed", verdict.result, verdict.why, DeliveryState.NONE).text
-    return f"{says}, {format_count(verdict.messages, 'message')}" if verdict.messages else says
+    if not verdict.messages:
+        return says
+    return f"{'ran' if verdict.result in ANSWERED else says}, {format_count(verdict.messages, 'message')}"
 
 
 def _changed_run(run: RecordedRun, before: RunVerdict, after: RunVerdict) -> ReplayedRun:

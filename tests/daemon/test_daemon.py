@@ -54,7 +54,7 @@ def test_a_missing_config_is_reported_until_it_is_back_and_runs_continue(daemon:
     it.config.rename(away := it.config.with_name("away.yaml"))
     assert f"{it.config}: cannot be read: No such file" in it.expect("reload_refused")
     assert "heartbeatd_config_last_reload_successful 0" in it.metrics()
-    assert "critical: daemon config:" in it.run_command("status", "--state", "state/h.db").stdout
+    it.wait_until(lambda: "critical: daemon config:" in it.run_command("status", "--state", "state/h.db").stdout)
     before = len(it.runs("tick", "--state", "state/h.db"))
     it.wait_until(lambda: len(it.runs("tick", "--state", "state/h.db")) > before)
     if home:

@@ -207,7 +207,7 @@ def test_the_report_counts_problems_by_agent(make_world: MakeWorld, printed: Pri
     world = make_world(CONFIG, start=start(hours=7), scripts=script)
     world.run(hours=7)
     assert data(printed(world, "report", "--format", "json"))["problems"] == [
-        {"name": "ops", "opened": 2, "resolved": 1, "reminders": 1, "duplicates": 11}
+        {"kind": "heartbeat", "name": "ops", "opened": 2, "resolved": 1, "reminders": 1, "duplicates": 11}
     ]
     lines = printed(world, "report")
     at = lines.index("PROBLEMS   OPENED  RESOLVED  REMINDERS  DUPLICATES")

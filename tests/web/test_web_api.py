@@ -233,11 +233,15 @@ def test_the_answer_to_a_delayed_wake_names_its_obstacle(daemon: WebDaemon) -> N
     }
 
 
-def test_a_wake_waits_for_the_next_slot_if_that_comes_before_the_end_of_the_gap(daemon: WebDaemon) -> None:
+def test_a_wake_waits_for_the_end_of_the_gap_because_a_run_planned_in_it_is_skipped(daemon: WebDaemon) -> None:
     daemon.do(lambda: daemon.world.run_until("2026-03-02 08:29:50"))
     daemon.post("/api/v1/agents/ops/wake", {"text": "one"}, CHIEF)
     daemon.do(daemon.world.settle)
-    assert daemon.post("/api/v1/agents/ops/wake", {"text": "two"}, CHIEF).data["until"] == "2026-03-02T08:30:00Z"
+    assert daemon.post("/api/v1/agents/ops/wake", {"text": "two"}, CHIEF).data["until"] == "2026-03-02T08:30:20Z"
+    daemon.do(lambda: daemon.world.run_until("2026-03-02 08:30:30"))
+    ran = [(run["planned_at"], run["result"]) for run in daemon.get("/api/v1/runs?name=ops&limit=3", CHIEF).data["runs"]]
+    times = [("2026-03-02T08:30:20Z", "alert"), ("2026-03-02T08:30:00Z", "skipped"), ("2026-03-02T08:29:50Z", "alert")]
+    assert ran == times
 
 
 def test_a_token_with_too_many_wakes_gets_429_and_others_do_not(daemon: WebDaemon) -> None:
