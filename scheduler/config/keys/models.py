@@ -449,7 +449,7 @@ class JobProblems(ConfigPart):
         "`deliver` of the agent or job; if that is `none`, the only declared channel, else `log`",
     )
     clear_after: Annotated[int, Field(ge=1, le=100)] = key(
-        2, "A problem is over when this many answers in a row [do not mention it](findings.md#when-a-problem-is-over).", own=True
+        2, "A problem is over when this many runs in a row [do not mention it](findings.md#when-a-problem-is-over).", own=True
     )
     pause_after: types.CountOrNone = key(
         "none", "After this many failures in a row, the agent or job is [paused](messages.md#paused-after-failures)."
