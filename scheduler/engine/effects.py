@@ -58,8 +58,8 @@ AnAnswer = TypeVar("AnAnswer", bound=Done)
 class Sender:
     """Who sends a verb. Without arguments it is the command line.
 
-    `name` is that of the token, with a `noun`, or of the person. `source` is the trigger of the runs that the verb starts.
-    `token` is empty for people. `run` is the mark of the run that sends the verb.
+    `name` is that of the token, with a `noun`, of the person, or of the agent or job. `source` is the trigger of the runs that
+    the verb starts. `token` is empty for people. `run` is the mark of the run that sends the verb.
     """
 
     name: str = "command"
@@ -70,7 +70,7 @@ class Sender:
 
     @property
     def by(self) -> str:
-        """The sender in records of changes: command, token NAME, or a person."""
+        """The sender in records of changes: command, token NAME, a person, or an agent or job."""
         return f"{self.noun} {self.name}".lstrip()
 
 

@@ -39,9 +39,9 @@ class Told(StrEnum):
 
 
 class State(StrEnum):
-    """Whether recipients get messages about a problem. They do while it is open or unstable."""
+    """How a problem stands. Recipients get messages about it while it is open or unstable, and one about its end."""
 
-    SEEN = "seen"  # not often enough
+    SEEN = "seen"  # not in enough runs to open
     OPEN = "open"
     UNSTABLE = "unstable"
     COVERED = "covered"  # it is the consequence of another one
@@ -289,7 +289,7 @@ class Problem:
         return sum(opened > now - UNSTABLE_TIME for opened in self.openings) >= UNSTABLE_OPENINGS
 
     def state(self, now: datetime) -> State:
-        """What decides whether recipients get messages about it now."""
+        """Its state now: of several that apply, the first in this order."""
         acked = self.acknowledgement
         if self.over_at is not None:
             return State.OVER

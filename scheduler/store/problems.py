@@ -44,8 +44,8 @@ ALL_UNSETTLED = (
     "select * from problem where " + UNSETTLED + " and coalesce(?, kind) = kind"  # noqa: S608
     " and coalesce(?, name) = name order by kind, name, part, key"
 )
-# Their subjects, from two small indexes: most problems are over, and their recipients know it. After a large failure, reading all
-# of them again for each run that fails would take longer than a query for each subject.
+# The subjects of unsettled problems, some twice, from two small indexes: most problems are over, and their recipients know it.
+# With more rows than this, each subject is queried by itself: each change of a problem makes the next call read all rows again.
 MAX_RECALLED = 50
 SOME_UNSETTLED = (
     "select kind, name, part from problem where over_at is null union all select kind, name, part from problem"  # noqa: S608
@@ -231,7 +231,7 @@ def is_any_unsettled(db: sqlite3.Connection) -> bool:
 
 
 def has_unsettled(db: sqlite3.Connection, subject: Subject) -> bool:
-    """Whether a problem of a subject is not over, or its end is still to be sent. If there are few, one query answers for all."""
+    """Whether a problem of a subject is not over, or its end is still to be sent. One query answers for all if they are few."""
     some = recall(db, SOME_UNSETTLED, _tuples)
     if len(some) <= MAX_RECALLED:
         return subject in some
@@ -313,7 +313,7 @@ def delete_old_problems(tx: Transaction, keep: timedelta) -> None:
     """
     before = to_millis(tx.now - max(keep, UNSTABLE_TIME))
     tx.db.execute("delete from problem where over_at < ?", (before,))
-    if recall(tx.db, MORE_THAN_KEPT, bool):  # the statement below takes 150 µs or more
+    if recall(tx.db, MORE_THAN_KEPT, bool):  # else no agent has too many, and the statement takes 150 µs
         tx.db.execute(
             "delete from problem where id in (select id from"
             " (select id, row_number() over (partition by name order by over_at desc) as place from problem"

@@ -144,7 +144,7 @@ agents:
 #   nightly:
 #     schedule: "0 3 * * *"
 #     command: ./backup.sh
-#     wake_heartbeat: assistant        # wakes the agent, with the job's outcome in the prompt
+#     wake_heartbeat: assistant        # wakes the agent, with the job's result in the prompt
 #     wake_on: failure
 """
 
