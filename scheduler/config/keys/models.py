@@ -350,8 +350,8 @@ class Precheck(ConfigPart):
     )
     confirm: Annotated[int, Field(ge=0, le=3)] = key(
         1,
-        "With `unchanged: skip`: if an answer has no finding about a new line of the output, the agent is called again with the"
-        " same output, at most this many times.",
+        "With `unchanged: skip`: if an answer has no finding about one of the output's new lines, the next run calls the agent"
+        " with the same output, at most this many times.",
         applies_to="command",
     )
     on_error: OrUnset[Literal["skip", "run"]] = optional_key(
@@ -440,8 +440,8 @@ class JobProblems(ConfigPart):
     )
     remind: types.PositiveDuration = key(
         "24h",
-        "Interval of reminders. For critical problems, at most 6h. The first five different errors of a problem are sent at"
-        " once, others with a reminder.",
+        "Interval of reminders. For critical problems, at most 6h. If the error of a failure changes, the first five"
+        " errors are each sent at once, others with a reminder.",
         own=True,
     )
     deliver: OrUnset[Recipients] = optional_key(
