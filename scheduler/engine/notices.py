@@ -106,14 +106,14 @@ def place_of_run(claim: Claim) -> str:
 
 USUAL_REMEDY = "see the provider's status page. Runs continue as soon as the provider answers."
 
-# What a failing provider does, and what to do about it, by the class of its failure.
+# What is wrong with a failing provider, and what to do about it, by the class of its failure.
 PROVIDER_TEXTS: Mapping[str, tuple[str, str]] = {
     Failure.AUTH: (
-        "refuses the key",
+        "the key is not valid",
         "set a valid key in providers.{provider}.api_key, then run `heartbeatd reload`. If it is in the environment, restart.",
     ),
     Failure.PAYMENT: (
-        "refuses calls until the account is paid",
+        "no calls until the account is paid",
         "check the account at the provider (credit, billing), then run `heartbeatd reload`.",
     ),
     Failure.LIMITED: (
@@ -146,12 +146,12 @@ MODEL_TEXTS: Mapping[str, tuple[str, str]] = {
 
 
 def _texts_of_failure(problem: Problem) -> tuple[str, str]:
-    """What a provider or model does, and what to do about it."""
+    """What is wrong with a provider or model, and what to do about it."""
     circuit = problem.subject.circuit
     texts = PROVIDER_TEXTS if circuit.is_whole_provider else MODEL_TEXTS
-    does, remedy = texts.get(problem.found.reason, ("fails", USUAL_REMEDY))
+    says, remedy = texts.get(problem.found.reason, ("fails", USUAL_REMEDY))
     model = f"the model {circuit.model}" if circuit.model else "its only model"
-    return does.format(model=model), remedy.format(provider=circuit.provider)
+    return says.format(model=model), remedy.format(provider=circuit.provider)
 
 
 def provider_details(problem: Problem, affected: Sequence[tuple[str, str]], *, is_open: bool) -> Iterator[str]:

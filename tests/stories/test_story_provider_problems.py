@@ -68,7 +68,7 @@ def test_the_notification_of_a_problem_has_status_error_affected_agents_and_advi
     ((_, _, text),) = world.delivered
     assert text.splitlines() == [
         (
-            "CRITICAL provider anthropic refused: refuses the key: HTTP 401 Unauthorized: invalid x-api-key"
+            "CRITICAL provider anthropic refused: the key is not valid: HTTP 401 Unauthorized: invalid x-api-key"
             " (since 2026-03-02 08:00 UTC)   p1"
         ),
         "Stops agent a, agent b, agent c, agent d, agent e. No calls are made except a trial call every 30 minutes.",
@@ -93,8 +93,8 @@ def test_a_failure_is_covered_only_by_a_problem_that_is_listed(make_world: MakeW
 @pytest.mark.parametrize(
     ("act", "begins"),
     [
-        (NO_KEY, "provider anthropic refused: refuses the key"),
-        (error_answer(402, "billing_error", "no credit"), "provider anthropic refused: refuses calls until the account is paid"),
+        (NO_KEY, "provider anthropic refused: the key is not valid"),
+        (error_answer(402, "billing_error", "no credit"), "provider anthropic refused: no calls until the account is paid"),
         (
             error_answer(429, "rate_limit_error", "slow", retry_after="86400"),
             "provider anthropic unreachable: refuses calls because of its rate limit",
