@@ -16,8 +16,9 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import NoReturn, Protocol, TypeVar
+from tempfile import gettempdir
+from typing import Protocol, TypeVar
+from uuid import uuid4
 
 from heartbeat.attempt import finish_at_once
 from heartbeat.checks import load_checklist
@@ -55,15 +56,20 @@ Spec = TypeVar("Spec", bound=Agent)
 @contextmanager
 def temporary_folder() -> Iterator[Path]:
     """An empty folder, which is removed at the end, and before SIGTERM or SIGHUP ends the process. For the main thread only."""
+    is_removing = False
 
-    def leave(number: int, _: object) -> NoReturn:
-        raise SystemExit(128 + number)
+    def leave(number: int, _: object) -> None:
+        if not is_removing:
+            raise SystemExit(128 + number)
 
     before = {number: signal.signal(number, leave) for number in ENDING_SIGNALS if signal.getsignal(number) != signal.SIG_IGN}
-    try:
-        with TemporaryDirectory(prefix="heartbeatd-") as folder:
-            yield Path(folder)
+    folder = Path(gettempdir(), f"heartbeatd-{uuid4().hex}")
+    try:  # TemporaryDirectory does not remove its folder if a signal comes while it creates or removes it
+        folder.mkdir(mode=0o700)
+        yield folder
     finally:
+        is_removing = True
+        shutil.rmtree(folder, ignore_errors=True)
         for number, handler in before.items():
             signal.signal(number, handler)
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from checkout import HOME
 from loops import loop_over
 from patience import PATIENCE, wait_until
 from warm_start import Heartbeatd
@@ -110,3 +113,30 @@ def test_a_signal_leaves_no_temporary_folder(number: int, config: Path, tmp_path
         running.send_signal(number)
         assert running.wait(PATIENCE) == 128 + number
     assert list(folder.iterdir()) == []
+
+
+ENDED_AT = """
+import os, signal, sys
+from scheduler.foresight.playback import temporary_folder
+
+def end(frame, event, called):
+    if (event, getattr(called, "__name__", "")) == tuple(sys.argv[1:]):
+        sys.setprofile(None)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+sys.setprofile(end)
+with temporary_folder():
+    pass
+print("ended by itself" if sys.getprofile() else "got the signal")
+"""
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(("moment", "code"), [(("c_return", "mkdir"), 128 + signal.SIGTERM), (("c_call", "rmdir"), 0)])
+def test_a_signal_while_the_folder_is_created_or_removed_leaves_no_folder(
+    moment: tuple[str, str], code: int, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-c", ENDED_AT, *moment]
+    ended = subprocess.run(command, cwd=HOME, env={**os.environ, "TMPDIR": str(tmp_path)}, capture_output=True, check=False)
+    assert (ended.returncode, ended.stdout) == (code, b"" if code else b"got the signal\n")
+    assert list(tmp_path.iterdir()) == []
