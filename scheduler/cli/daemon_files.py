@@ -76,7 +76,7 @@ class Source:
 
     @cached_property
     def files(self) -> DaemonFiles:
-        """The files of the daemon, with a warning on stderr if there is no config."""
+        """The files of the daemon, as `locate_files_or_warn` finds them."""
         return locate_files_or_warn(self.config, self.state)
 
     def open(self) -> AbstractContextManager[sqlite3.Connection]:
@@ -134,12 +134,14 @@ def _without_password(server: str | None) -> str | None:
 
 
 def locate_files_or_warn(path: Path, state: Path | None = None) -> DaemonFiles:
-    """As `locate_files`, with a warning on stderr if there is no config."""
+    """As `locate_files`, with a warning on stderr if there is no config. Raises InputError if there is no database either."""
     found = locate_files(path, state)
     if state is None and not path.exists():
-        used = f"; {found.shown} is used" if found.may_exist else " and no database"
-        advice = "" if found.may_exist else " (`heartbeatd init DIR` writes a config)"
-        click.echo(f"heartbeatd: there is no {path}{used}; change to the config's folder or use -c{advice}", err=True)
+        if not found.may_exist:
+            raise InputError(
+                f"there is no {path} and no database; change to the config's folder, use -c, or run `heartbeatd init DIR`"
+            )
+        click.echo(f"heartbeatd: there is no {path}; {found.shown} is used; change to the config's folder or use -c", err=True)
     return found
 
 

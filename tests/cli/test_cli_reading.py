@@ -196,18 +196,22 @@ def test_a_missing_database_is_an_empty_history(state: Path, capsys: pytest.Capt
     assert not state.exists()
 
 
-@pytest.mark.parametrize("command", [["status"], ["runs"], ["report"], ["outbox"], ["show", "1"], ["cancel", "1"], ["reload"]])
-def test_a_missing_config_without_a_database_is_reported(
+COMMANDS = [["status"], ["problems"], ["logs"], ["runs"], ["report"], ["outbox"], ["show", "1"], ["cancel", "1"], ["reload"]]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_missing_config_without_a_database_is_an_error_of_one_line(
     command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = tmp_path / "config.yaml"
-    main([*command, "-c", str(config)])
-    assert capsys.readouterr().err.startswith(
-        f"heartbeatd: there is no {config} and no database; change to the config's folder or use"
+    assert main([*command, "-c", str(config)]) == 2
+    says = (
+        f"heartbeatd: there is no {config} and no database; change to the config's folder, use -c, or run `heartbeatd init DIR`\n"
     )
+    assert capsys.readouterr() == ("", says)
     config.write_text("cron: {look: {every: 1h, command: look}}\n")
     main([*command, "-c", str(config)])
-    assert "is not there" not in capsys.readouterr().err
+    assert "and no database" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", ["status", "runs"])
