@@ -116,8 +116,9 @@ def unsettled_problems(db: sqlite3.Connection, kind: str | None = None, name: st
 
 
 def all_problems(db: sqlite3.Connection, *, also_over: bool = True) -> list[Problem]:
-    """The problems of all subjects."""
-    return _read_problems(db, "select * from problem" if also_over else "select * from problem where over_at is null")
+    """The problems of all subjects, by number."""
+    found = _read_problems(db, "select * from problem" if also_over else "select * from problem where over_at is null")
+    return sorted(found, key=lambda each: each.id)  # with `order by id`, SQLite would not use the index of those not over
 
 
 def find_problem(db: sqlite3.Connection, subject: Subject, key: str | None = None) -> Problem | None:

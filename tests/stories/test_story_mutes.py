@@ -20,6 +20,7 @@ from world import Delayed, MakeWorld, Script, World
 from heartbeatd.verbs import Ack, Mute, Unack, Unmute
 from scheduler.engine.effects import Sender, VerbRequest
 from scheduler.engine.inbox import Refused
+from scheduler.insight.problem_list import list_problems
 from scheduler.insight.status_data import read_status
 from scheduler.model.events import MuteChanged, ProblemChanged, StaleResultDropped
 from scheduler.model.outcome import Kind
@@ -453,3 +454,9 @@ def test_a_mute_until_something_changes_lasts_while_two_problems_do_and_ends_whe
         world.prechecks["ops"] = lambda call: "a mail"
         world.run(hours=1)
     assert [event.muted for event in world.events_of(MuteChanged)] == [True, False]
+
+
+def test_problems_that_compare_equal_stay_in_the_order_of_their_numbers(make_world: MakeWorld) -> None:
+    world = begin(make_world, "[disk:/var] 92 %\n[mail] late\n[zone] old")
+    world.request(VerbRequest(Ack(), 1))
+    assert [each.number for each in list_problems(world.store.connection, world.clock.now)] == ["p1", "p2", "p3"]
