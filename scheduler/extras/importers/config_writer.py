@@ -42,7 +42,7 @@ class NothingToImport(Exception):
 
 def write_new_config(draft: Draft, heading: Iterable[str], time_check: TimeCheck) -> tuple[str, LoadedConfig]:
     """A complete config with comment lines above it, and what it loads to. Raises NothingToImport."""
-    samples = {name: "https://example.org/hook" if name.startswith("WEBHOOK_URL") else _SAMPLE_TOKEN for name in draft.variables}
+    samples = {name: "https://example.org/" if "_URL" in name else _SAMPLE_TOKEN for name in draft.variables}
 
     def render() -> str:
         parts = [add_entries("", section, entries) for section, entries in _list_entries(draft)]

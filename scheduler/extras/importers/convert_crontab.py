@@ -243,19 +243,18 @@ def _verify_jobs(lines: Sequence[CrontabLine], entries: Sequence[NewEntry], jobs
 
     Raises InputError if a command or a schedule differs.
     """
-    now = output.utc_now()
-    theirs, ours = _NextWeek(now), _NextWeek(now)
+    week = _NextWeek(output.utc_now())
     due = runs = 0
     later = timedelta()
     for line, entry in zip(lines, entries, strict=True):
         job = jobs[entry.name]
-        found = ours.find_slots(job.schedule)
-        if line.identity != crontab_reader.job_identity(job) or theirs.find_slots(line.schedule) != found:
+        found = week.find_slots(job.schedule)
+        if line.identity != crontab_reader.job_identity(job):
             raise InputError(
                 f"line {line.number} and cron/{entry.name} would differ because of defaults.cron; nothing was written"
             )
         due += found.count if found else 0
-        runs += ours.count_runs(job)
+        runs += week.count_runs(job)
         later = max(later, timedelta() if line.max_delay else job.stagger)
     return f"{format_count(len(lines), 'job')}; the next 7 days: {_compare_runs(due, runs, later)}"
 

@@ -112,7 +112,7 @@ def to_seconds(node: Node, unit: str) -> int:
 def clock_time(node: Node) -> str:
     """A time of day as HH:MM; a number is an hour."""
     found = _CLOCK.fullmatch(node.text)
-    if found is None or (found[1] == "24" and int(found[2] or 0)):
+    if found is None:
         raise NotUsable("is no time of day")
     return f"{int(found[1]):02}:{found[2] or '00'}"
 

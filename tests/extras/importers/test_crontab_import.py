@@ -101,7 +101,8 @@ def test_the_variables_above_a_line_become_the_environment_shell_and_workdir_of_
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = "SHELL=/bin/bash\nHOME=/srv\nA = b c\nMAILTO=me\nRANDOM_DELAY=90\nLOGNAME=x\n0 3 * * * cat%one%two\n"
-    job = jobs(tmp_path, run(capsys, table(tmp_path, text))[1])["cat"]
+    _, out, err = run(capsys, table(tmp_path, text))
+    job = jobs(tmp_path, out)["cat"]
     assert (job.shell, job.workdir, job.command, job.stdin) == ("/bin/bash", Path("/srv"), "cat", "one\ntwo\n")
     assert job.env == {
         "HOME": "/srv",
@@ -111,6 +112,7 @@ def test_the_variables_above_a_line_become_the_environment_shell_and_workdir_of_
         "A": "b c",
     }
     assert job.stagger.total_seconds() > 0
+    assert err[-1] == "1 job; the next 7 days: 7 runs, at the same times as in the crontab"
 
 
 def test_a_system_crontab_is_imported_and_exported_unchanged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

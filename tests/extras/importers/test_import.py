@@ -111,6 +111,9 @@ def test_importing_the_same_files_again_adds_nothing(tmp_path: Path, capsys: pyt
     assert code == 1
     assert "nothing to add" in out
     assert path.read_bytes() == before
+    there = sum(map(before.decode().count, ("    workspace: ", "    schedule: ", "    at: ", "    every: ")))
+    more = write(tmp_path, "jobs.json", ONE_JOB)
+    assert f": 1 job added, {there} already there\n" in run(capsys, "openclaw", *files, more, "--into", path)[1]
 
 
 def test_an_entry_with_a_name_that_is_taken_gets_another_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -142,6 +145,19 @@ def test_a_job_wakes_the_agent_whose_name_was_taken(tmp_path: Path, capsys: pyte
     files = write(tmp_path, "a.json", ONE_AGENT), write(tmp_path, "jobs.json", event)
     assert run(capsys, "openclaw", *files, "--into", path)[0] == 0
     assert "    wake_heartbeat: main-2\n" in path.read_text("utf-8")
+
+
+def test_an_agent_is_called_through_its_own_provider_if_the_name_is_taken(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write(
+        tmp_path,
+        "config.yaml",
+        'providers:\n  goclaw: {kind: openai, base_url: "http://127.0.0.1:1/v1", api_key: "${KEY}"}\n' + SMALL,
+    )
+    beats = write(tmp_path, "heartbeats.json", '[{"agentKey": "main", "enabled": true, "intervalSec": 900}]')
+    assert run(capsys, "goclaw", beats, "--into", path)[0] == 0
+    assert "provider: goclaw-2" in path.read_text("utf-8")
 
 
 def test_into_a_config_with_errors_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -177,6 +193,8 @@ def test_strict_writes_nothing_if_a_setting_would_be_lost(tmp_path: Path, capsys
     assert "added," not in out
     assert path.read_text("utf-8") == SMALL
     code, out, err = run(capsys, "openclaw", OPENCLAW / "openclaw.json", "--strict")
+    assert (code, out) == (2, "")
+    code, out, err = run(capsys, "openclaw", write(tmp_path, "a.json", ONE_AGENT), tmp_path / "none.json", "--strict")
     assert (code, out) == (2, "")
 
 
@@ -287,6 +305,16 @@ def test_the_example_in_the_documentation_gives_the_receipt_shown_there(
     source = write(tmp_path, "openclaw.json", shown)
     assert main(["config", "import", "openclaw", str(source), "--timezone", "Europe/Berlin"]) == 0
     assert capsys.readouterr().err.replace(f"{tmp_path}/", "") == receipt
+
+
+def test_the_time_zone_of_the_command_comes_before_the_default_of_a_system(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = '{"jobs": [{"name": "a", "schedule": {"kind": "cron", "expr": "0 7 * * *"}, "payload": {"message": "Go."}}]}'
+    files = write(tmp_path, "config.json", '{"agents": {"defaults": {"workspace": "/w"}}}'), write(tmp_path, "jobs.json", job)
+    for options, zone in (([], "UTC"), (["--timezone", "Europe/Riga"], "Europe/Riga")):
+        main(["config", "import", "nanobot", *map(str, files), *options])
+        assert f"    timezone: {zone}\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

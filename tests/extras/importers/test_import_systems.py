@@ -7,6 +7,7 @@ import json
 from imported import check, example_files, has_target, import_example, import_text, leaf_keys
 from loops import loop_over
 
+from scheduler.config.file.marked_yaml import value_at
 from scheduler.extras.importers import foreign_system
 from scheduler.extras.importers.import_receipt import format_receipt
 
@@ -246,3 +247,39 @@ def test_a_hermes_script_outside_its_folder_is_left_out() -> None:
     imported = import_text("hermes", jobs__json=text)
     assert set(imported.data["cron"]) == {"b"}
     assert "is no path of a script" in imported.status("jobs[0].script")
+
+
+def store(schedule: str, **keys: object) -> str:
+    """A job store with one job `a`."""
+    return json.dumps({"jobs": [{"name": "a", "schedule": json.loads(schedule), **keys}]})
+
+
+DAILY = '{"kind": "cron", "expr": "0 7 * * *"}'
+TWO_TOPICS = "TELEGRAM_BOT_TOKEN=1:a\nTELEGRAM_HOME_CHANNEL=4711\nTELEGRAM_CRON_THREAD_ID=7\nTELEGRAM_HOME_CHANNEL_THREAD_ID=8\n"
+OWN_MODEL = '{{"agents": {{"defaults": {{"model": "a/b", "provider": "{0}"}}}}, "providers": {{"{0}": {{"apiKey": "k", "apiBase": "https://example.org/v1"}}}}, "gateway": {{"heartbeat": {{"intervalS": 900}}}}}}'
+EVERY_15_MINUTES = '{"kind": "every", "everyMs": 900000, "anchorMs": 1795258200000}'  # 10:50
+
+
+@loop_over(
+    ("system", "files", "place", "expected"),
+    [
+        ("openclaw", {"openclaw__json": '{agents: {defaults: {heartbeat: {every: "1h", target: "none"}}, list: [{id: "a"}]}}'}, "agents.a.heartbeat.interval", "1h"),
+        ("openclaw", {"openclaw__json": '{agents: {defaults: {heartbeat: {every: "1h", target: "none", ackMaxChars: 0}}}}', "jobs__json": store(DAILY, payload={"message": "Go."}, delivery={"mode": "none"})}, "cron.a.ack_max_chars", 0),
+        ("openclaw", {"openclaw__json": '{channels: {telegram: {botToken: "1:a"}}}', "jobs__json": store(DAILY, payload={"message": "Go."}, delivery={"channel": "telegram", "to": "1", "threadId": "7"})}, "cron.a.enabled", False),
+        ("openclaw", {"jobs__json": store(EVERY_15_MINUTES, payload={"message": "Go."}, delivery={"mode": "none"})}, "cron.a.schedule", "5,20,35,50 * * * *"),
+        ("openclaw", {"openclaw__json": '{agents: {defaults: {heartbeat: {every: "1h", target: "none", activeHours: {start: "24:00", end: "08:00"}}}}}'}, "agents.main.heartbeat.active_hours.start", "00:00"),
+        ("openclaw", {"openclaw__json": '{agents: {defaults: {heartbeat: {every: "1h", target: "none", activeHours: {start: "08:00", end: "24:30"}}}}}'}, "agents.main.heartbeat.enabled", False),
+        ("hermes", {"jobs__json": store(DAILY, prompt="Go.", deliver="local, telegram"), "__env": TWO_TOPICS}, "cron.a.deliver", "telegram-4711-7"),
+        ("hermes", {"jobs__json": store(DAILY, prompt="Go.", deliver="telegram"), "__env": TWO_TOPICS}, "cron.a.deliver", "telegram-4711-7"),
+        ("nanobot", {"config__json": OWN_MODEL.format("openrouter")}, "agents.main.heartbeat.decide.model", "a/b"),
+        ("nanobot", {"config__json": OWN_MODEL.format("openai")}, "agents.main.heartbeat.decide.model", "b"),
+        ("goclaw", {"config__json": '{"channels": {"telegram": {"token": "1:a"}}}', "heartbeats__json": '[{"agentKey": "a", "enabled": true, "intervalSec": 900, "chatId": "4711"}]'}, "agents.a.heartbeat.deliver", "telegram-4711"),
+        ("picoclaw", {"jobs__json": store(DAILY, payload={"message": "Go.", "command": "df", "deliver": True})}, "cron.a.command", "df"),
+        ("claw0", {"__env": "HEARTBEAT_INTERVAL=300\n"}, "agents.main.heartbeat.interval", "5m"),
+        ("claw0", {"__env": "HEARTBEAT_INTERVAL=300\n"}, "agents.main.heartbeat.enabled", None),
+        ("claw0", {"__env": "HEARTBEAT_INTERVAL=299\n"}, "agents.main.heartbeat.enabled", False),
+        ("claw0", {"__env": "MODEL_ID=m\nANTHROPIC_BASE_URL=https://example.org/?key=canary\n"}, "providers.anthropic.base_url", "${ANTHROPIC_BASE_URL}"),
+    ],
+)  # fmt: skip
+def test_a_value_means_the_same_in_the_new_config(system: str, files: dict[str, str], place: str, expected: object) -> None:
+    assert value_at(import_text(system, **files).data, place.split(".")) == expected
