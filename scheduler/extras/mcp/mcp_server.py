@@ -11,7 +11,6 @@ import sqlite3
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
-from urllib.parse import quote, unquote
 
 import jsonschema
 import mcp_types as types
@@ -312,7 +311,7 @@ def build_server(api_of: Callable[[ServerRequestContext], Api]) -> Server:
         names = [agent["name"] for agent in agents]
         return types.ListResourcesResult(
             resources=[
-                types.Resource(name=f"{what} of {name}", uri=f"heartbeatd://agents/{quote(name)}/{what}", mime_type=mime)
+                types.Resource(name=f"{what} of {name}", uri=f"heartbeatd://agents/{name}/{what}", mime_type=mime)
                 for name in names
                 for what, mime in (("checklist", "text/markdown"), ("runs", "application/json"))
             ]
@@ -320,8 +319,7 @@ def build_server(api_of: Callable[[ServerRequestContext], Api]) -> Server:
 
     async def read_resource(context: ServerRequestContext, params: types.ReadResourceRequestParams) -> types.ReadResourceResult:
         uri = str(params.uri)
-        quoted, _, what = uri.removeprefix("heartbeatd://agents/").partition("/")
-        name = unquote(quoted)
+        name, _, what = uri.removeprefix("heartbeatd://agents/").partition("/")
         if what == "checklist":
             found = await read(context, "get_checklist", name)
             content = types.TextResourceContents(uri=uri, mime_type="text/markdown", text=found["text"])

@@ -142,6 +142,12 @@ def test_every_tool_works_for_its_own_agent_and_no_other(daemon: WebDaemon, tool
         assert (foreign.is_error, foreign.content[0].text) == (True, "the token 'self' is only for the agents ops")
 
 
+def test_the_values_in_effect_are_listed_only_on_request(daemon: WebDaemon) -> None:
+    for given in ({}, {"all_values": False}, {"all_values": True}):
+        config = call(daemon, "self", "get", agent="ops", **given).structured_content["config"]
+        assert ("values" in config) is any(given.values())
+
+
 def test_an_agent_that_mutes_itself_until_something_changes_is_heard_again_after_a_change(daemon: WebDaemon) -> None:
     daemon.world.scripts["ops"] = lambda call: "[disk!] 97 %"
     daemon.do(lambda: daemon.world.run(minutes=31))

@@ -263,6 +263,14 @@ def test_a_long_result_is_cut_to_what_the_conversation_may_still_grow(disk: Tool
     assert len(json.dumps(requests[-1]["messages"], ensure_ascii=False).encode()) < 3_000
 
 
+def test_a_result_is_cut_to_the_bytes_that_are_allowed_for_its_server(disk: ToolServer, api: Api) -> None:
+    use = api.use(("disk__long", {"size": 9000}))
+    _, requests = ask(api, server_at(disk, "long", max_result=1000), use, api.answer("long"))
+    (result,) = api.results(requests[-1])
+    assert result.endswith("ü\n[cut: 18,000 bytes]")
+    assert 990 < len(result.encode()) <= 1000
+
+
 def test_a_prompt_that_is_too_long_with_the_tools_is_not_sent(disk: ToolServer, api: Api) -> None:
     answer, requests = ask(api, server_at(disk, "free"), api.answer("well"), run=limits(conversation=PromptLimit(100, 100)))
     assert (answer.failure, requests, answer.turns) == (Failure.TOO_LARGE, [], ())
