@@ -398,7 +398,8 @@ class _Resolver(AbstractResolver):
         if question is None or question.done():
             question = asyncio.ensure_future(in_daemon_thread(self._resolve_now, host, port))
             self._queries[host, port] = question
-            question.add_done_callback(lambda done: self._forget_query(host, port, done))
+            # Without a waiting task, asyncio would log its error as never retrieved.
+            question.add_done_callback(lambda done: None if done.cancelled() else done.exception())
         return await asyncio.shield(question)
 
     async def close(self) -> None:
@@ -415,12 +416,6 @@ class _Resolver(AbstractResolver):
             ResolveResult(hostname=host, host=address[0], port=port, family=kind, proto=0, flags=0)
             for kind, _, _, _, address in found
         ]
-
-    def _forget_query(self, host: str, port: int, done: asyncio.Future[list[ResolveResult]]) -> None:
-        if self._queries.get((host, port)) is done:
-            del self._queries[host, port]
-        if not done.cancelled():
-            done.exception()  # without a waiting task, asyncio would log it as never retrieved
 
 
 def _guarded_socket(info: aiohttp.AddrInfoType) -> socket:

@@ -8,6 +8,7 @@ import threading
 from dataclasses import replace
 
 import pytest
+import requests
 from run_async import NOW, new_http_client, send_message
 from servers.scripted import Act, Server, after, hang_up, page, reply, silence
 from test_telegram import MESSAGE
@@ -17,6 +18,8 @@ from scheduler.channels import apprise
 from scheduler.channels.channel_kind import SendContext
 from scheduler.model.message import DeliveryOutcome, DeliveryResult, Message
 from scheduler.model.settings import Channel
+from scheduler.net.http_client import MAX_BODY
+from scheduler.net.library_requests import limited_answers
 from scheduler.system.process import Children
 
 
@@ -97,6 +100,15 @@ def test_no_error_and_no_log_line_contains_a_part_of_the_url(act: Act, caplog: p
     with caplog.at_level(logging.DEBUG):
         sent = delivery_result(act, total=0.3)
     assert "canary" not in f"{sent} {caplog.text}"
+
+
+def test_only_the_first_mebibyte_of_an_answer_is_read_and_other_code_reads_it_all() -> None:
+    with Server([reply(b"x" * 3 * MAX_BODY)] * 2) as server:
+        with limited_answers():
+            first = requests.get(server.url, timeout=30).content
+        whole = requests.get(server.url, timeout=30).content
+    assert MAX_BODY <= len(first) < 2 * MAX_BODY
+    assert len(whole) == 3 * MAX_BODY
 
 
 def test_each_service_has_its_own_maximum_length() -> None:

@@ -81,6 +81,14 @@ def test_a_message_is_sent_to_its_thread_on_the_server_of_the_webhook() -> None:
     assert discord.requests[0].path == f"/api/v10/webhooks/42/{TOKEN}?wait=true&thread_id=7"
 
 
+def test_the_server_of_the_config_is_used_in_place_of_that_of_the_webhook_and_no_error_shows_it() -> None:
+    with Discord() as discord:
+        discord.script = [refusal(404, f"no route {discord.url}/canary")]
+        hook = f"http://127.0.0.1:9/api/webhooks/42/{TOKEN}"
+        sent = send_message(send, hook, MESSAGE, base=f"{discord.url}/canary")
+    assert sent == DeliveryResult("dead", "127.0.0.1 answered 404 Not Found: no route ***")
+
+
 @pytest.mark.parametrize(
     "url", ["discord://42", "discord://x/canary", "https://discord.com/canary", "discord://42/a?b=c", "ftp://x", ""]
 )

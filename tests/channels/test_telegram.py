@@ -12,6 +12,7 @@ from run_async import send_message
 from servers.scripted import Act, drip, half, hang_up, page, reply, reset, silence
 from servers.telegram import CHAT, TOKEN, URL, Telegram, refusal
 
+from heartbeat.runners.errors import MAX_RETRY_AFTER
 from scheduler.channels import telegram as telegram_channel
 from scheduler.channels.telegram import send
 from scheduler.model.message import DeliveryOutcome, DeliveryResult, Message
@@ -93,6 +94,8 @@ LOST = "127.0.0.1 answered 200 without saying whether it accepted the message"
         (refusal(429, "retry", retry_after=7), "retry", "127.0.0.1 answered 429 Too Many Requests: retry", 7 * SECOND),
         (reply(b"", 429, retry_after="9"), "retry", "127.0.0.1 answered 429 Too Many Requests", 9 * SECOND),
         (refusal(429, "x", retry_after=-1), "retry", "127.0.0.1 answered 429 Too Many Requests: x", None),
+        (reply({"ok": False, "parameters": {"retry_after": 0}}, 429, retry_after="9"), "retry", "127.0.0.1 answered 429 Too Many Requests", 0 * SECOND),
+        (refusal(429, "x", retry_after=10**20), "retry", "127.0.0.1 answered 429 Too Many Requests: x", MAX_RETRY_AFTER * SECOND),
         (page(502), "retry", "127.0.0.1 answered 502 Bad Gateway", None),
         (refusal(400, "no such chat", status=200), "dead", "127.0.0.1 answered 400 Bad Request: no such chat", None),
         (refusal(429, "x", status=200, retry_after=3), "retry", "127.0.0.1 answered 429 Too Many Requests: x", 3 * SECOND),
@@ -140,6 +143,13 @@ def test_no_error_and_no_log_line_contains_the_token(act: Act, caplog: pytest.Lo
         sent = delivery_result(act, total=0.3)
     assert sent.state != "delivered"
     assert "canary" not in f"{sent} {caplog.text}"
+
+
+def test_no_error_contains_a_secret_of_the_server_that_is_used_in_place_of_telegram() -> None:
+    with Telegram() as telegram:
+        telegram.script = [refusal(404, f"no route {telegram.url}/canary")]
+        error = send_message(send, URL, MESSAGE, base=f"{telegram.url}/canary").error
+    assert ("canary" in error, error[:46]) == (False, "127.0.0.1 answered 404 Not Found: no route ***")
 
 
 def test_the_reason_that_telegram_gives_is_shortened_to_one_line() -> None:

@@ -276,6 +276,7 @@ def test_the_address_that_was_checked_is_the_address_that_is_used(start: Start) 
         "64:ff9b::7f00:1",
         "64:ff9b:1::1",
         "fec0::1",
+        "192.0.0.9",
     ],
 )
 def test_no_private_address_is_connected_to(address: str) -> None:

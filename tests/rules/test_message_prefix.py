@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from urllib.parse import parse_qs
 
 import pytest
 from config_file import complaints, read
@@ -82,11 +84,12 @@ def test_a_prefix_that_became_longer_while_a_message_waited_is_left_out_rather_t
     make_world: MakeWorld, phone: Telegram
 ) -> None:
     phone.script = [refusal(429, "slow", retry_after=60)]
-    world = begin(make_world, TELL.format(url=phone.url), "x" * 4085)
+    text = "\N{FIRE}" * 2042 + "x"  # 4,085 UTF-16 units
+    world = begin(make_world, TELL.format(url=phone.url), text)
     world.run(seconds=30)
     world.reload(world.yaml.replace("host: web1", "host: a-much-longer-name"))
     world.run(minutes=5)
-    assert phone.texts == ["x" * 4085]
+    assert phone.texts == [text]
 
 
 def test_the_same_text_is_recognised_whatever_the_prefix(make_world: MakeWorld, phone: Telegram) -> None:
@@ -113,10 +116,13 @@ def test_a_name_that_discord_would_reject_begins_the_text(make_world: MakeWorld,
 
 def test_apprise_shows_the_prefix_as_the_title() -> None:
     message = Message("k", "heartbeat", "ops", "interval", NOW, 1, 1, "The disk is full.", "ops")
-    with Server([raw(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")]) as server:
+    with Server([raw(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")] * 2) as server:
         url = f"json://127.0.0.1:{server.port}/x"
         send_message(apprise.send, url, message, prefix="[{agent}@{host}]", host="web1")
         assert (server.requests[0].json["title"], server.requests[0].json["message"]) == ("[ops@web1]", "The disk is full.")
+        url = f"synology://127.0.0.1:{server.port}/token"  # has no titles
+        send_message(apprise.send, url, message, prefix="[{agent}@{host}]", host="web1")
+        assert json.loads(parse_qs(server.requests[1].body.decode())["payload"][0])["text"] == "[ops@web1] The disk is full."
 
 
 def test_a_webhook_gets_fields_and_a_prefix_only_if_one_is_set(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import os
 import socket
 import threading
+from base64 import b64decode
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, closing
 from typing import Any
@@ -77,8 +78,7 @@ def test_simultaneous_requests_to_a_name_share_one_query() -> None:
             gate.set()
             statuses = [reply.status for reply in await asyncio.gather(*calls)]
             shared = resolver.asked
-        async with new_http_client(resolve=resolver) as http:
-            await http.post(url, {}, b"{}", 5.0)
+            await http.send_message(url, {}, b"{}", 5.0, allow_private=True)  # over a new connection
         return statuses, shared, resolver.asked
 
     with Server([reply({})]) as server:
@@ -217,6 +217,28 @@ def test_an_error_status_is_reported_however_its_body_ends(act: Act, status: int
     assert isinstance(got, HttpReply)
     assert got.status == status
     assert len(got.body) <= 65536
+
+
+def test_what_has_come_of_an_error_is_kept_when_the_time_is_over() -> None:
+    with Server([raw_and_open(b"HTTP/1.1 429 Slow\r\nContent-Length: 400\r\n\r\nhalf")]) as server:
+        got = post_with_client(server.url, {}, b"{}", 0.3)
+    assert (got.status, got.body) == (429, b"half")
+
+
+def raw_and_open(data: bytes) -> Act:
+    """Send these bytes, and leave the connection open."""
+
+    def act(connection: socket.socket, over: threading.Event) -> None:
+        connection.sendall(data)
+        over.wait(30)
+
+    return act
+
+
+def test_a_login_in_an_address_is_sent_as_it_was_meant() -> None:
+    with Server([reply({})]) as server:
+        post_with_client(server.url.replace("://", "://ad%40:p%3A%2Fs@"), {}, b"{}", 5.0)
+    assert b64decode(server.requests[0].headers["authorization"].removeprefix("Basic ")) == b"ad@:p:/s"
 
 
 def test_endless_headers_are_an_error() -> None:

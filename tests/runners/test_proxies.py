@@ -23,7 +23,7 @@ from heartbeat.runners import AgentRequest, Failure
 from heartbeat.runners.errors import CallError
 from heartbeat.spec import HttpRunner, ModelRunner, Provider
 from heartbeatd.secret import Secret
-from scheduler.channels import discord, telegram, webhook
+from scheduler.channels import apprise, discord, telegram, webhook
 from scheduler.model.message import DeliveryResult
 from scheduler.model.settings import Network
 from scheduler.net import proxies
@@ -124,6 +124,27 @@ def test_a_plain_http_request_is_sent_to_the_proxy(monkeypatch: pytest.MonkeyPat
     assert proxy.request_lines == [f"POST {server.url}/x HTTP/1.1"]
 
 
+@pytest.mark.parametrize(("but_not_for", "proxied"), [("localhost:PORT", 0), ("localhost:9", 1)])
+def test_a_proxy_without_a_scheme_is_bypassed_for_one_port(
+    but_not_for: str, proxied: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Proxy() as proxy, Server([reply({})], tls=True) as server:
+        monkeypatch.setenv("HTTPS_PROXY", f"127.0.0.1:{proxy.port}")
+        monkeypatch.setenv("NO_PROXY", but_not_for.replace("PORT", str(server.port)))
+        assert post_with_client(server.url, {}, b"{}", 20.0, network=ENVIRONMENT).status == 200
+    assert len(proxy.request_lines) == proxied
+
+
+@pytest.mark.parametrize(
+    ("scheme", "line"), [("json", "POST http://localhost:PORT/ HTTP/1.1"), ("jsons", "CONNECT localhost:PORT HTTP/1.0")]
+)
+def test_apprise_uses_the_proxy_of_the_config_and_after_a_reload_none(scheme: str, line: str) -> None:
+    with Proxy() as proxy, Server([reply({})] * 2, tls=scheme == "jsons") as server:
+        for network in (Network(proxy=Secret(proxy.url)), Network(proxy="none")):
+            send_message(apprise.send, f"{scheme}://localhost:{server.port}/", MESSAGE, network=network)
+    assert proxy.request_lines == [line.replace("PORT", str(server.port))]
+
+
 def refused(network: Network, url: str = "https://localhost:9/") -> CallError:
     with pytest.raises(CallError) as caught:
         post_with_client(url, {}, b"{}", 20.0, network=network)
@@ -148,11 +169,12 @@ def test_the_error_of_a_proxy_that_requires_a_login_names_the_setting() -> None:
     )
 
 
-def test_after_a_502_of_the_proxy_the_request_is_retried() -> None:
-    with Proxy(answers=502) as proxy:
-        answer = refused(Network(proxy=Secret(proxy.url))).answer
-    assert (answer.failure, answer.transient, answer.not_sent) == (Failure.CONNECT, True, True)
-    assert answer.error == f"the proxy 127.0.0.1:{proxy.port} answered 502"
+@pytest.mark.parametrize(("status", "retried"), [(502, True), (500, True), (429, True), (403, False)])
+def test_a_request_is_retried_if_the_proxy_is_down_or_busy(status: int, retried: bool) -> None:
+    with Proxy(answers=status) as proxy:
+        answer = refused(Network(proxy=Secret(f"http://ada:canary@127.0.0.1:{proxy.port}"))).answer
+    assert (answer.failure, answer.transient, answer.not_sent) == (Failure.CONNECT, retried, True)
+    assert answer.error == f"the proxy 127.0.0.1:{proxy.port} answered {status}"
 
 
 def test_a_private_authority_is_trusted_only_by_ca_file() -> None:
@@ -166,8 +188,9 @@ def test_a_private_authority_is_trusted_only_by_ca_file() -> None:
 def test_a_literal_private_address_is_refused_behind_a_proxy_as_well() -> None:
     with Proxy() as proxy:
         network = Network(proxy=Secret(proxy.url))
-        sent = send_message(webhook.send, "http://10.0.0.1/hook", MESSAGE, network=network, allow_private=False)
-    assert (sent.state, proxy.request_lines) == ("dead", [])
+        for host in ("10.0.0.1", "2130706433", "0177.0.0.1", "[fec0::1]"):
+            sent = send_message(webhook.send, f"http://{host}/hook", MESSAGE, network=network, allow_private=False)
+            assert (sent.state, proxy.request_lines) == ("dead", [])
 
 
 @pytest.mark.parametrize(

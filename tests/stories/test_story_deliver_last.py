@@ -160,14 +160,16 @@ def test_a_duplicate_alert_is_sent_once_to_each_target(world: World, sent: list[
 
 
 def test_two_channels_with_the_same_url_get_one_message(world: World, sent: list[tuple[str, str]]) -> None:
-    fixed = '  boss: {kind: webhook, url: "https://chat.example.org/to/7?x=1"}\n'
+    fixed = "".join(
+        f'  {name}: {{kind: webhook, url: "https://chat.example.org/to/{to}?x=1"}}\n' for name, to in (("aide", 5), ("boss", 7))
+    )
     report_activity(world, "7")
-    world.reload(config("[last, boss]", fixed))
+    world.reload(config("[last, aide, boss]", fixed))
     world.run(minutes=1)
-    assert [each["channel"] for each in world.records()[0]["delivery"]["targets"]] == ["boss"]
+    assert [each["channel"] for each in world.records()[0]["delivery"]["targets"]] == ["aide", "boss"]
     report_activity(world, "8")
     world.run(minutes=30)
-    assert [url[-5] for url, _ in sent] == ["7", "8"]
+    assert [url[-5] for url, _ in sent] == ["5", "7", "8"]
 
 
 def test_the_same_chat_on_two_servers_gets_the_message_on_both(make_world: MakeWorld) -> None:
