@@ -137,6 +137,6 @@ def test_a_signal_while_the_folder_is_created_or_removed_leaves_no_folder(
     moment: tuple[str, str], code: int, tmp_path: Path
 ) -> None:
     command = [sys.executable, "-c", ENDED_AT, *moment]
-    ended = subprocess.run(command, cwd=HOME, env={**os.environ, "TMPDIR": str(tmp_path)}, capture_output=True, check=False)
+    ended = subprocess.run(command, cwd=HOME, env={**os.environ, "TMPDIR": str(tmp_path)}, capture_output=True, timeout=PATIENCE)
     assert (ended.returncode, ended.stdout) == (code, b"" if code else b"got the signal\n")
     assert list(tmp_path.iterdir()) == []

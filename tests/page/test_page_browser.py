@@ -10,6 +10,7 @@ import page_agents
 import pytest
 from browser import (
     SCREENS,
+    WIDTHS,
     accessibility_problems,
     log_in,
     needs_browser,
@@ -118,6 +119,26 @@ def test_problems_come_first_and_a_card_says_each_fact_once(browser: Browser, da
         expect(page.locator("#card-deploys dd").last).to_have_text("1 problem (warning), 6 failures in a row")
         expect(page.locator("#card-mail")).to_contain_text("none while paused")
         expect(page.locator("#card-backups")).to_contain_text("$0.31, budget $0.71 of $1.00")
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_the_buttons_of_a_problem_stay_in_its_box(width: str, browser: Browser, tmp_path: Path) -> None:
+    findings = f"[mail] late\n[disk:/srv/{'archive-' * 12}] {'The disk is almost full. ' * 8}"
+    with WebDaemon(tmp_path) as daemon, open_page(browser, daemon.server.url, width) as page:
+        daemon.world.scripts = {"ops": lambda call: findings}
+        daemon.do(lambda: daemon.world.run(hours=1))
+        log_in(page, TOKENS["chief"], "/page/agents/ops")
+        boxes = page.locator("#agent-now .notice").all()
+        assert len(boxes) == 2
+        for box in boxes:
+            outer = box.bounding_box()
+            assert outer
+            for button in box.get_by_role("button").all():
+                inner = button.bounding_box()
+                assert inner
+                assert outer["x"] < inner["x"] and inner["x"] + inner["width"] < outer["x"] + outer["width"]
+                assert outer["y"] < inner["y"] and inner["y"] + inner["height"] < outer["y"] + outer["height"]
+        save_screenshot(page, f"problems-of-an-agent-{width}")
 
 
 def test_equal_runs_of_two_days_have_both_dates(browser: Browser, daemon: WebDaemon) -> None:
