@@ -338,7 +338,8 @@ class Rules:
         interval = min(self.remind, REMIND_CRITICAL) if problem.severity == CRITICAL else self.remind
         if sent.is_unstable and sent.stable_at is None:  # the interval of reminders may begin again when it is stable
             sent.stable_at = self.now
-        if sent.stable_at is not None and self.has_passed(interval, sent.stable_at) is not True:
+        may_be_unstable = unstable is None and sent.is_unstable
+        if may_be_unstable or (sent.stable_at is not None and self.has_passed(interval, sent.stable_at) is not True):
             yield NOTHING
         yield from self._either(self.has_passed(interval, sent.at), REMINDS, NOTHING)
 
