@@ -374,15 +374,18 @@ class Answers:
         return replace(next(iter(group.said.values())), severity=severities[0 if has_evidence else min(1, len(severities) - 1)])
 
     def _groups(self) -> list[_Group]:
-        """The findings of all answers, by what they are about."""
+        """The findings of all answers, by what they are about.
+
+        One about nothing that is known is about what another answer gives its key, so what is known comes first.
+        """
         groups: list[_Group] = []
-        for number, findings in enumerate(self.findings):
-            for subject, finding in self.look.assign(findings):
-                group = next((each for each in groups if _is_same(each, subject, finding)), None)
-                if group is None:
-                    groups.append(group := _Group(subject))
-                before = group.said.get(number)
-                group.said[number] = finding if before is None else merge_two(before, finding)
+        assigned = [(number, *each) for number, findings in enumerate(self.findings) for each in self.look.assign(findings)]
+        for number, subject, finding in sorted(assigned, key=lambda each: not each[1].is_known):
+            group = next((each for each in groups if _is_same(each, subject, finding)), None)
+            if group is None:
+                groups.append(group := _Group(subject))
+            before = group.said.get(number)
+            group.said[number] = finding if before is None else merge_two(before, finding)
         return groups
 
     def _rises_without_evidence(self, group: _Group) -> bool:
@@ -397,10 +400,12 @@ class Answers:
 def _is_same(group: _Group, subject: Subject, finding: Finding) -> bool:
     if subject.problem is not None:
         return group.subject.problem == subject.problem
-    if subject.is_known or group.subject.is_known:
+    if subject.is_known:
         return group.subject == subject
+    if any(other.key == finding.key for other in group.said.values()):
+        return True
     other = next(iter(group.said.values()))
-    return other.key == finding.key or share_in_common(finding_words(other), finding_words(finding)) > SAME_SHARE
+    return not group.subject.is_known and share_in_common(finding_words(other), finding_words(finding)) > SAME_SHARE
 
 
 def read_lines(output: str) -> tuple[Line, ...]:

@@ -137,6 +137,13 @@ def test_only_a_second_answer_confirms_a_finding_without_evidence_and_a_rise() -
     assert asked(seen, [WORSE], [DISK], [WORSE]).report == Report((WORSE,))
 
 
+def test_a_key_without_evidence_is_about_the_line_that_another_answer_gives_this_key() -> None:
+    basket, named = Finding("basket", "the basket page has an error"), Finding("basket", "GET /cart returns 500")
+    seen = look("/cart -> 500")
+    assert asked(seen, [basket], [basket], [named]).report == Report((named,))
+    assert asked(seen, [named], [FAN, basket]).report == Report((named,), unconfirmed=(FAN,))
+
+
 def test_prose_is_never_reported_but_the_lines_that_it_names() -> None:
     seen = look(f"{VAR}\ncritical: {NGINX}\n{HOME}")
     report = asked(seen, "nginx has failed, and /var is nearly full", "All is well otherwise").report
