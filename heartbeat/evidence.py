@@ -31,6 +31,7 @@ _ORDINARY_TEXT = """
 _ORDINARY_WORDS = frozenset(_ORDINARY_TEXT.split())
 _WORD = re.compile(r"/[\w.-]*|[^\W_]+")
 _FIGURES = re.compile(r"(?<![^\W\d])\d+(?:[.,:]\d+)*")  # no figures inside a name: md0, web1
+_STATES = re.compile(r"\b(?:warn(?:ing)?|crit(?:ical)?)\b", re.IGNORECASE)
 _SEVERITY = re.compile(r"(info|warning|critical):\s*", re.IGNORECASE)
 
 
@@ -75,8 +76,8 @@ class Line:
 
     @cached_property
     def name(self) -> str:
-        """The digest of the line without its figures."""
-        return _digest(_FIGURES.sub("0", self.text))
+        """The digest of the line without its figures and severities, as in `DISK WARNING - /var 91%`."""
+        return _digest(_STATES.sub("0", _FIGURES.sub("0", self.text)))
 
     @cached_property
     def form(self) -> str:

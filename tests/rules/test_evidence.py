@@ -78,6 +78,14 @@ def test_a_problem_keeps_the_line_that_is_not_printed_beside_the_one_that_is() -
     assert look(VAR, both).tracked_lines(both) == both.lines
 
 
+def test_a_line_keeps_its_problem_when_the_severity_in_it_rises() -> None:
+    disk = problem("disk", "DISK WARNING - /srv 91% used")
+    seen = look("DISK CRITICAL - /srv 97% used", disk)
+    assert subject(seen, "storage", "/srv is nearly full") == "disk"
+    assert seen.is_present(disk)
+    assert seen.proves_severity(disk)
+
+
 def test_two_findings_about_one_line_become_one() -> None:
     seen = look(f"{VAR}\n{NGINX}")
     found = [
