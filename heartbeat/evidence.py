@@ -31,7 +31,8 @@ _ORDINARY_TEXT = """
 _ORDINARY_WORDS = frozenset(_ORDINARY_TEXT.split())
 _WORD = re.compile(r"/[\w.-]*|[^\W_]+")
 _FIGURES = re.compile(r"(?<![^\W\d])\d+(?:[.,:]\d+)*")  # no figures inside a name: md0, web1
-_STATES = re.compile(r"\b(?:warn(?:ing)?|crit(?:ical)?)\b", re.IGNORECASE)
+_UNIT = r"(?:[kmgt]i?b?|b|ms|s|sec(?:ond)?s?|m|min(?:ute)?s?|h|hours?|d|days?|weeks?)\b"
+_VARYING = re.compile(rf"{_FIGURES.pattern}(?:\s?{_UNIT})?|\b(?:warn(?:ing)?|crit(?:ical)?)\b", re.IGNORECASE)
 _SEVERITY = re.compile(r"(info|warning|critical):\s*", re.IGNORECASE)
 
 
@@ -76,8 +77,8 @@ class Line:
 
     @cached_property
     def name(self) -> str:
-        """The digest of the line without its figures and severities, as in `DISK WARNING - /var 91%`."""
-        return _digest(_STATES.sub("0", _FIGURES.sub("0", self.text)))
+        """The digest of the line without its figures, their units, and severities, as in `DISK WARNING - /var 1.2G`."""
+        return _digest(_VARYING.sub("0", self.text))
 
     @cached_property
     def form(self) -> str:

@@ -86,6 +86,12 @@ def test_a_line_keeps_its_problem_when_the_severity_in_it_rises() -> None:
     assert seen.proves_severity(disk)
 
 
+def test_a_line_keeps_its_problem_when_a_figure_gets_another_unit() -> None:
+    mail = problem("mail", "oldest mail: 58 minutes ago, 980M in all")
+    assert subject(look("oldest mail: 2 hours ago, 1.1G in all", mail), "queue", "mail is not sent") == "mail"
+    assert subject(look("oldest mail: 2 letters ago, 1.1G in all", mail), "queue", "mail is not sent") != "mail"
+
+
 def test_two_findings_about_one_line_become_one() -> None:
     seen = look(f"{VAR}\n{NGINX}")
     found = [
