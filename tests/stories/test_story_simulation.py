@@ -237,6 +237,19 @@ def test_while_a_provider_is_down_its_fallback_answers(tmp_path: Path) -> None:
     assert (only(found.failed), only(without.failed) > 3) == (0, True)
 
 
+def test_a_fallback_fails_as_often_as_the_agent_and_not_whenever_the_agent_does(tmp_path: Path) -> None:
+    yaml = """
+runners: {spare: {kind: command, argv: [spare]}}
+agents:
+  ops:
+    runner: {kind: command, argv: [agent]}
+    fallbacks: [{runner: spare}]
+    heartbeat: {checklist: "- look\\n", deliver: log, interval: 30m, stagger: 0s, retries: 0}
+"""
+    found = simulated(tmp_path, yaml, days=4, shares=parse_shares("quiet:0.5,fail:0.5"))
+    assert 0.15 < only(found.failed) / only(found.runs) < 0.35
+
+
 def test_while_the_daemon_is_down_slots_are_missed(tmp_path: Path) -> None:
     found = simulated(tmp_path, days=4, faults=["daemon-down:1d@2026-10-21T12:00"])
     reasons = {each.why: only(each.planned_runs) for each in found.skips}
@@ -269,9 +282,19 @@ def test_it_is_said_whose_costs_are_not_known(tmp_path: Path) -> None:
     assert not any("costs" in line for line in simulated(tmp_path / "none", days=1).assumed)
 
 
+@pytest.mark.parametrize("entry", ["command: backup", "interval: 2h"])
+def test_it_is_said_that_the_work_of_an_agent_or_a_job_is_taken_as_done(tmp_path: Path, entry: str) -> None:
+    says = "postchecks find that the work was done"
+    checked = CONFIG.replace(entry, f"{entry}, postcheck: {{file: backup.tar}}")
+    assert [says in simulated(tmp_path / name, yaml, days=1).assumed for name, yaml in (("a", CONFIG), ("b", checked))] == [
+        False,
+        True,
+    ]
+
+
 def test_messages_to_a_channel_that_is_down_come_later(tmp_path: Path) -> None:
     problems = parse_shares("problem:1")
-    found = simulated(tmp_path, days=1, shares=problems, faults=["channel-down=phone:12h@02:00"])
+    found = simulated(tmp_path, days=1, shares=problems, faults=["provider-down:1m@01:00", "channel-down=phone:12h@02:00"])
     phone = next(each for each in found.recipients if each.recipient == "phone")
     assert sum(phone.by_hour[2:12]) == 0 < sum(phone.by_hour[14:])
 
