@@ -176,6 +176,7 @@ agents:
 """
     found = simulated(tmp_path, yaml, days=2, start="2026-03-27 23:00")
     assert [(only(each.days), each.earliest) for each in found.early_budget_ends] == [(2, "10:00")]
+    assert {each.usd for each in (found, *found.days, *found.entries)} == {None}  # no price is known
 
 
 def test_only_the_agents_that_are_shown_are_counted(tmp_path: Path) -> None:
