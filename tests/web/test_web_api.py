@@ -72,7 +72,7 @@ def test_the_plan_lists_the_runs_of_the_entries_that_the_caller_may_access(still
 @loop_over(
     ("query", "status"),
     [
-        ("for=500d", 400), ("name=nobody", 404), ("for=400d&all=true", 400), ("from=9999-12-31T00:00:00Z", 400),
+        ("for=500d", 400), ("name=nobody", 404), ("for=150d&all=true", 400), ("for=150d&all=true&name=ops", 200), ("from=9999-12-31T00:00:00Z", 400),
         ("from=0001-01-03T00:00:00Z", 400),
     ],
 )  # fmt: skip

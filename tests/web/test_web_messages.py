@@ -63,6 +63,20 @@ def message_for(daemon: WebDaemon, name: str) -> int:
     return next(each["id"] for each in daemon.get("/api/v1/outbox", READER).data["outbox"] if each["name"] == name)
 
 
+def test_what_an_agent_said_is_listed_by_recipient_and_the_newest_comes_first(daemon: WebDaemon) -> None:
+    daemon.world.send = lambda delivery: DeliveryResult("delivered")
+    daemon.do(lambda: daemon.world.run(hours=1))
+    said = {
+        query: daemon.get(f"/api/v1/agents/ops/said{query}", OPSMAN).data["said"]
+        for query in ("", "?to=hook", "?limit=1", "?to=other", "?to=hook:7")
+    }
+    everything = said[""]
+    on_hook = [each for each in everything if each["channel"] == "hook"]
+    assert sorted(everything, key=lambda each: each["at"].rstrip("Z"), reverse=True) == everything
+    assert 0 < len(on_hook) < len(everything)
+    assert list(said.values()) == [everything, on_hook, everything[:1], [], []]
+
+
 def test_a_message_is_sent_again(daemon: WebDaemon) -> None:
     message = message_for(daemon, "web")
     daemon.world.send = lambda delivery: DeliveryResult("delivered")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -90,6 +91,14 @@ def test_everything_under_the_api_needs_a_token_that_may_read(daemon: WebDaemon)
         if path.startswith("/api/") and path != "/api/v1/whoami":  # a caller may always know its own permissions
             reply = daemon.send("GET", path, token=TOKENS["waker"])
             assert (reply.status, reply.code) == (403, "forbidden"), path
+
+
+def test_many_refused_tokens_are_counted_and_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with WebDaemon(tmp_path) as daemon, caplog.at_level(logging.WARNING, "heartbeatd"):
+        for _ in range(3):
+            daemon.send("GET", "/api/v1/status", headers={"Authorization": "Bearer wrong"})
+        assert b"\nheartbeatd_http_tokens_refused_total 3.0\n" in daemon.get("/metrics").body
+    assert [record.getMessage() for record in caplog.records].count("token_refused") == 1
 
 
 def test_two_authorization_headers_are_rejected(daemon: WebDaemon) -> None:

@@ -83,6 +83,8 @@ def test_what_is_unknown_or_of_another_agent_is_answered_alike(daemon: WebDaemon
         answer = daemon.get(f"/api/v1/problems?name={named}", token)
         assert (answer.status, answer.data["error"]["message"]) == (404, f"there is no {what}")
     assert listed(daemon, READER, "?name=web&state=open") != []
+    daemon.post("/api/v1/problems/p1/close", {}, CHIEF)
+    assert [each["key"] for each in listed(daemon, READER, "?name=p1")] == ["disk"], "it is over, and was asked for"
 
 
 def test_a_channel_without_a_problem_is_known_to_those_who_see_all_agents(tmp_path: Path) -> None:
