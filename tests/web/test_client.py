@@ -29,6 +29,8 @@ from web_daemon import CONFIG, TOKENS, WebDaemon
 from heartbeatd import AsyncClient, Client, Event, HeartbeatdError
 from heartbeatd import client as client_module
 from heartbeatd.answers import ConfigEdited, ConfigSuggestion, ExplanationAt, ExplanationOn, RunRecord
+from heartbeatd.errors import error_from_answer, error_from_transport
+from heartbeatd.events import StreamPosition
 from heartbeatd.operations import Endpoint, keys_of, parse_operation
 from scheduler.model.message import DeliveryResult
 from scheduler.system import state_lock
@@ -293,6 +295,7 @@ def test_a_name_cannot_lead_to_another_operation(client: Client, name: str) -> N
 def test_pages_are_followed(client: Client, daemon: WebDaemon) -> None:
     runs = client.list_runs(limit=100).runs
     assert [run.id for run in client.iterate_runs(limit=2)] == [run.id for run in runs]
+    assert [run.id for run in client.iterate_runs(limit=1, name="web")] == [run.id for run in runs if run.name == "web"]
     messages = [message.id for message in client.list_undelivered().outbox]
     assert len(messages) == 6
     assert [message.id for message in client.iterate_undelivered(limit=4)] == messages
@@ -345,6 +348,24 @@ def test_a_reader_resumes_when_a_reload_ends_the_stream(tmp_path: Path) -> None:
         numbers = [int(event.id.rpartition("-")[2]) for event in found]
         assert numbers == list(range(1, len(found) + 1))  # none is missing, none comes twice
         assert [event.config_hash for event in found if event.type == "reloaded"] == [daemon.settings.hash]
+
+
+def test_a_reader_waits_longer_after_each_failure_and_resumes_where_it_was() -> None:
+    position, lost = StreamPosition(None), HeartbeatdError("unreachable", "lost")
+    with pytest.raises(HeartbeatdError, match="lost"):  # it was never connected
+        position.next_pause(lost)
+
+    def pauses(*most: float) -> list[bool]:
+        return [longest / 2 <= position.next_pause(lost) <= longest for longest in most]
+
+    position.receive(httpx2.ServerSentEvent("started", "{}", "boot1-7", retry=4000))
+    assert pauses(4, 8, 16, 30, 30) == [True] * 5
+    position.receive(httpx2.ServerSentEvent("message", "", ""))
+    assert (position.headers(), pauses(4, 8)) == ({"Last-Event-ID": "boot1-7"}, [True] * 2)
+    for status in (502, 503, 504):
+        assert position.next_pause(HeartbeatdError("unexpected_answer", "a proxy", status=status)) > 0
+    with pytest.raises(HeartbeatdError, match="no longer valid"):
+        position.next_pause(HeartbeatdError("unauthorized", "no longer valid", status=401))
 
 
 def test_an_id_that_no_header_can_hold_is_rejected(client: Client) -> None:
@@ -437,6 +458,11 @@ def test_the_daemon_is_found_by_its_config_and_its_state_folder(
         assert {client.get_caller().name for client in (plain, by_config, by_state)} == {"chief"}
         monkeypatch.setenv("HEARTBEATD_TOKEN", READER)
         assert plain.get_caller().name == "reader"
+        monkeypatch.setenv("HEARTBEATD_URL", "http://127.0.0.1:1")  # is not asked if the program names a daemon
+        assert {client.get_caller().name for client in (by_config, by_state)} == {"reader"}
+        with Client(token=OPSMAN, state=database) as named:
+            assert named.get_caller().name == "opsman"
+        monkeypatch.delenv("HEARTBEATD_URL")
     with Client() as stopped, pytest.raises(HeartbeatdError) as failed:
         stopped.get_status()
     assert failed.value.code == "not_running"
@@ -506,6 +532,25 @@ def test_the_token_is_in_no_log_line_and_in_no_representation(daemon: WebDaemon,
         assert CHIEF not in repr(client._client._source) + str(vars(client._client))
     assert "HTTP Request" in caplog.text
     assert CHIEF not in caplog.text
+
+
+def test_many_errors_of_a_config_are_counted_in_the_message_and_listed_in_full() -> None:
+    complaints = [{"line": number, "column": 1, "path": "a", "message": "x"} for number in range(1, 6)]
+    answer = httpx2.Response(422, json={"ok": False, "errors": complaints, "warnings": complaints[:1]})
+    error = error_from_answer(answer)
+    assert error.message == "1:1: a: x / 2:1: a: x / 3:1: a: x / and 2 more"
+    assert (error.code, error.status, len(error.problems), len(error.warnings)) == ("config_errors", 422, 5, 1)
+
+
+def test_a_connection_that_is_not_made_in_time_has_sent_nothing() -> None:
+    request = httpx2.Request("POST", "http://user:canary@127.0.0.1:1/x")
+    codes = {
+        error_from_transport(kind("", request=request)).code
+        for kind in (httpx2.ConnectTimeout, httpx2.ConnectError, httpx2.PoolTimeout)
+    }
+    assert codes == {"unreachable"}
+    assert "canary" not in error_from_transport(httpx2.ReadTimeout("", request=request)).message
+    assert [client_module.timeouts(seconds).connect for seconds in (0.3, 60.0)] == [0.3, 5.0]
 
 
 def test_a_request_of_a_run_names_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
