@@ -601,3 +601,39 @@ def test_no_command_prints_the_password_of_a_server(
     for words in by_config:
         main([*words, "-c", str(path)])
         assert "secretpass" not in "".join(capsys.readouterr()), words
+
+
+def test_everything_that_is_recorded_of_a_run_is_shown(store: Store, state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A run that waits for another try, and one that repeats the messages of two runs."""
+    calls = [{"name": "df", "count": 2, "duration_ms": 50, "arguments": "{}", "result_bytes": 1200}]
+    add_run(
+        store, NOON, "failed", reason="exit", slots=3, attempt=1, state="waiting", not_before=to_millis(NOON + MINUTE),
+        worker="mill", model_requested="small", model_used="large", fallback="spare", fallback_why="rate_limit", request_id="req-1",
+        tokens='{"input": 1200, "output": 40, "cache_read": 0, "cache_write": 0}', cost_usd=0.01, charged_nanos=30_000_000,
+        charged_tokens=1240, prompt_parts='{"checklist": 12}', left_out='["a.md", "b.md"]', truncated=1, exit_code=0,
+        tool_calls=json.dumps(calls), error="no disk", result_due_at=to_millis(NOON + 2 * MINUTE),
+    )  # fmt: skip
+    add_run(store, NOON + MINUTE, "alert", suppression="duplicate", attempt=2, repeats="[1, 2]", trigger="manual")
+    add_message(store, run_id=1, state="delivered", error=None)
+    add_message(store, run_id=2, state="delivered", error=None)
+    first, second = ([" ".join(line.split()) for line in printed(capsys, state, "show", number)] for number in "12")
+    day = f"{NOON.astimezone():%Y-%m-%d}"
+    assert [line for line in first if day not in line] == [
+        "run 1", "name agent/ops", "in all 3 planned runs", "started by interval", "result waiting", "why exit", "try 1", "took 1.0s",
+        "worker mill", "model small, answered by large", "fallback spare: rate_limit", "request req-1", "tokens input 1,200, output 40",
+        "spent $0.0100", "in budgets 0.030000 USD, 1,240 tokens (0.02 of it is reserved for runs of", "unknown cost)", "prompt checklist 12 tokens",
+        "left out a.md", "left out b.md", "answer truncated at the token limit", "tool df x2 0.1s {}: 1,200 bytes", "exit code 0",
+        "error no disk", "delivery delivered to phone", "config c0ffee",
+    ]  # fmt: skip
+    assert [line.partition(day)[0] for line in first if day in line] == [
+        "planned ",
+        "next try ",
+        "started ",
+        "finished ",
+        "answer expected until ",
+    ]
+    assert [line for line in second if line.startswith(("try", "delivery", "why"))] == [
+        "why duplicate",
+        "try 2",
+        "delivery delivered to phone (by run 1, run 2)",
+    ]
