@@ -228,5 +228,6 @@ def _worst_day_lines(found: DailyMaximum) -> Iterator[str]:
     if found.usd_per_month is not None and (of_days is None or round(of_days - found.usd_per_month, 6) > 0):  # a limit of its own
         total += f", {round_up_usd(found.usd_per_month)} USD a month"
     yield f"all: {total}" + (" by limits.budget" if found.by == "limits.budget" else "")
+    yield "RUNS: planned ones, a late one, and as many by wakes as limits.wake_flood allows"
     if any(ceiling.by == "runs" and ceiling.usd_per_day for ceiling in found.entries):
         yield "by runs: if nobody changes the clock, restarts the daemon or runs jobs by hand"
