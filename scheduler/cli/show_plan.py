@@ -223,11 +223,11 @@ def _worst_day_lines(found: DailyMaximum) -> Iterator[str]:
         yield "no entry calls an agent"
         return
     yield format_list(found.entries, WORST_COLUMNS)
+    yield "RUNS: planned ones, a late one, and as many by wakes as limits.wake_flood allows"
     total = NO_LIMIT if found.usd_per_day is None else f"at most {round_up_usd(found.usd_per_day)} USD a day"
     of_days = None if found.usd_per_day is None else found.usd_per_day * DAYS_OF_MONTH
     if found.usd_per_month is not None and (of_days is None or round(of_days - found.usd_per_month, 6) > 0):  # a limit of its own
         total += f", {round_up_usd(found.usd_per_month)} USD a month"
     yield f"all: {total}" + (" by limits.budget" if found.by == "limits.budget" else "")
-    yield "RUNS: planned ones, a late one, and as many by wakes as limits.wake_flood allows"
     if any(ceiling.by == "runs" and ceiling.usd_per_day for ceiling in found.entries):
         yield "by runs: if nobody changes the clock, restarts the daemon or runs jobs by hand"

@@ -227,8 +227,8 @@ def test_the_worst_day_is_shown_for_each_entry_with_a_model_and_in_total(
         "NAME RUNS TRIES USD EACH USD A DAY BY",
         "agent/ops 4 24 0.1200 1.20 budget",
         "agent/far 4 16 0.1200 1.92 runs",
-        "all: at most 1.50 USD a day by limits.budget",
         "RUNS: planned ones, a late one, and as many by wakes as limits.wake_flood allows",
+        "all: at most 1.50 USD a day by limits.budget",
         "by runs: if nobody changes the clock, restarts the daemon or runs jobs by hand",
     ]
     plan = data(capsys, config, "--worst")
