@@ -68,10 +68,10 @@ def test_a_source_has_a_title_without_secrets(tmp_path: Path, precheck: str, tit
         ("{http: x}", [".http: this is not the address of a server; write http:// or https:// with a host"]),
         (
             '{http: "https://a", json: a..b}',
-            [".json: 'a..b' is no path in JSON; write names with dots, such as status.text or items[*].name"],
+            [".json: 'a..b' is not a path in JSON; write names with dots, such as status.text or items[*].name"],
         ),
-        ("{disk: 90}", [".disk: 90 is no percentage from 1% to 99%; write 90%"]),
-        ("{disk: 100%}", [".disk: '100%' is no percentage from 1% to 99%; write 90%"]),
+        ("{disk: 90}", [".disk: 90 is not a percentage from 1% to 99%; write 90%"]),
+        ("{disk: 100%}", [".disk: '100%' is not a percentage from 1% to 99%; write 90%"]),
         (
             '{files: "*", json: a, unchanged: skip}',
             [

@@ -451,7 +451,7 @@ FAULTS = [
     (BEAT, 'format: json', 'config.yaml:11:7: agents.ops.heartbeat.format: unknown key; `heartbeatd docs reference` lists all keys'),
     (BEAT, 'problems: {remind: 0s}', "config.yaml:11:26: agents.ops.heartbeat.problems.remind: '0s' is zero; write 90s, 30m or 1h30m"),
     (BEAT, 'problems: {remind_critical: 6}', 'config.yaml:11:18: agents.ops.heartbeat.problems.remind_critical: this key no longer exists; remove it; `remind` applies to critical problems too, up to 6h'),
-    (BEAT, 'problems: {after: 0}', 'config.yaml:11:25: agents.ops.heartbeat.problems.after: 0 is no number from 1 to 1,000; write 2 or none'),
+    (BEAT, 'problems: {after: 0}', 'config.yaml:11:25: agents.ops.heartbeat.problems.after: 0 is not a number from 1 to 1,000; write 2 or none'),
     (BEAT, 'problems: {clear_after: 0}', 'config.yaml:11:31: agents.ops.heartbeat.problems.clear_after: 0 is out of range; write 1 or more'),
     (BEAT, 'problems: {clear_after: 10m}', "config.yaml:11:31: agents.ops.heartbeat.problems.clear_after: '10m' is not a whole number; write a number such as 2"),
     (BEAT, 'problems: {repeat_interval: 12h}', 'config.yaml:11:18: agents.ops.heartbeat.problems.repeat_interval: unknown key; write after, remind, deliver, clear_after or pause_after'),

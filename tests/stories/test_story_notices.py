@@ -781,7 +781,7 @@ def test_check_shows_the_effective_settings_of_problems(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("written", "complaint"),
     [
-        ("{after: 0}", "problems.after: 0 is no number from 1 to 1,000; write 2 or none"),
+        ("{after: 0}", "problems.after: 0 is not a number from 1 to 1,000; write 2 or none"),
         ("{remind: 6}", "problems.remind: 6 has no unit; write 90s, 30m or 1h30m"),
         ("{remind: 0s}", "problems.remind: '0s' is zero; write 90s, 30m or 1h30m"),
         ("{deliver: hok}", "problems.deliver: 'hok' is not a declared channel; did you mean hook?"),

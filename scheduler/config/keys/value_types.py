@@ -214,7 +214,7 @@ parse_callable = text_like(
 )
 parse_json_path = text_like(
     r"([^\s.\[\]]+|\[(\d+|\*)\])(\.[^\s.\[\]]+|\[(\d+|\*)\])*",
-    "is no path in JSON; write names with dots, such as status.text or items[*].name",
+    "is not a path in JSON; write names with dots, such as status.text or items[*].name",
 )
 parse_header = not_among(
     text_like(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", "is not the name of a header; write a name such as X-Token"),
@@ -394,7 +394,7 @@ def parse_percent(value: object) -> int:
     """A percentage such as 90%."""
     found = _PERCENT.fullmatch(value) if isinstance(value, str) else None
     if found is None or not 0 < int(found[1]) < 100:
-        raise ValueError(f"{quote_value(value)} is no percentage from 1% to 99%; write 90%")
+        raise ValueError(f"{quote_value(value)} is not a percentage from 1% to 99%; write 90%")
     return int(found[1])
 
 
@@ -403,7 +403,7 @@ def parse_count_or_none(value: object) -> int:
     if value == "none":
         return 0
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST_COUNT:
-        raise ValueError(f"{quote_value(value)} is no number from 1 to {MOST_COUNT:,}; write 2 or none")
+        raise ValueError(f"{quote_value(value)} is not a number from 1 to {MOST_COUNT:,}; write 2 or none")
     return value
 
 
@@ -460,7 +460,7 @@ Stagger = Annotated[
 Rate = Annotated[tuple[int, timedelta], text(parse_rate, "rate", pattern=r"^\d+ per \S+$")]
 OpeningTime = Annotated[int, text(parse_opening_time, '"HH:MM"', pattern=r"^([01]\d|2[0-3]):[0-5]\d$")]
 ClosingTime = Annotated[int, text(parse_closing_time, '"HH:MM"', pattern=r"^([01]\d|2[0-3]):[0-5]\d$|^24:00$")]
-TokensUpToAMillion = Annotated[int, *_tokens(1_000_000, "amount of tokens, at most 1,000k")]
+TokensUpToAMillion = Annotated[int, *_tokens(1_000_000, "amount of tokens, at most 1m")]
 Tokens = Annotated[int, *_tokens(MOST_TOKENS, "amount of tokens")]
 PositiveUsd = Annotated[float, *_usd(0.0001, "USD")]
 Usd = Annotated[float, *_usd(0, "USD")]
@@ -485,7 +485,7 @@ WorkspaceFiles = Annotated[tuple[Annotated[str, _FILE], ...], _ITEMS, OneOrList(
 Checklist = Annotated[str, text(parse_checklist, "file in the workspace, or text with a line break")]
 Names = Annotated[tuple[Text, ...], _ITEMS, OneOrList("name or list")]
 _PERSON = text(
-    text_like(r"@?[A-Za-z0-9_]{1,32}", "is no user name of Telegram; write @NAME, or the number of the user in quotes")
+    text_like(r"@?[A-Za-z0-9_]{1,32}", "is not a user name of Telegram; write @NAME, or the number of the user in quotes")
 )
 People = Annotated[tuple[Annotated[str, _PERSON], ...], _ITEMS, OneOrList("name or list")]
 AgentNames = Annotated[tuple[Text, ...], _ITEMS, OneOrList("agent or list")]
