@@ -168,9 +168,8 @@ class AnswerQuestion(Verb[answers.Asked]):
 
 
 class Cancel(Verb[answers.CancelledRun]):
-    """Cancel a run that is in progress or will be retried. The run ends as `abandoned` with `cancelled` as why, and is not
-    retried. A run that waits for a retry or for an asynchronous result can be cancelled too. Wakes in the prompt of the
-    cancelled run are put into the prompt of the agent's next run.
+    """Cancel a run that is in progress, or that waits for a retry or for an asynchronous result. It is not retried. Its result
+    is `abandoned`, because of `cancelled`. Wakes in its prompt are put into the prompt of the agent's next run.
     """
 
     section = "Act"
@@ -188,7 +187,7 @@ class HoldLock(Verb[answers.LockHeld]):
 
 
 class ReleaseLock(Verb[answers.LockReleased]):
-    """Release the lock of an agent. A holder that does not hold it may do so too."""
+    """Release the lock of an agent. The agent stays locked while others hold its lock."""
 
     method = "DELETE"
 

@@ -137,7 +137,7 @@ def report() -> None:
 
 
 @command("foresight:print_simulation")
-@click.option("--for", "span", type=DURATION, default=timedelta(days=30), help="How long to play.  [default: 30d]")
+@click.option("--for", "span", type=DURATION, default=timedelta(days=30), help="How far ahead to look.  [default: 30d]")
 @click.option("--from", "begin", type=TIME, help=f"When to begin.  [default: now] {TIME_RULE}")
 @click.option(
     "--answers",
@@ -155,22 +155,22 @@ def report() -> None:
 )
 @click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="The first seed of the random answers.")
 @click.option(
-    "--seeds", type=click.IntRange(1, 100), default=3, show_default=True, help="How often to play, each with the next seed."
+    "--seeds", type=click.IntRange(1, 100), default=3, show_default=True, help="Number of simulations, each with the next seed."
 )
 @options.reading_options
 def simulate() -> None:
-    """Play the config for a month in advance, and show runs, calls, costs and messages.
+    """Show how many runs, calls and messages the config will cause in the next month, and what they will cost.
 
-    The real engine plays it in virtual time, in a temporary database. No agent, model, program or channel is called, and nothing
-    of the daemon is changed. The same seed always gives the same figures. Ranges are those over the seeds.
+    The scheduler runs in virtual time, with a temporary database and random answers. No agent, model, program or channel is
+    called, and nothing of the daemon is changed. The same seed always gives the same figures. A range is that of all seeds.
     """
 
 
 @command("foresight:print_replay")
-@click.option("--since", type=TIME, default="7d", help=f"The beginning of the time to play again.  [default: 7d] {TIME_RULE}")
+@click.option("--since", type=TIME, default="7d", help=f"The beginning of the time to repeat.  [default: 7d] {TIME_RULE}")
 @options.reading_options
 def replay() -> None:
-    """Play recorded answers, wakes and failures again with another config, and show what would have ended differently.
+    """Repeat recorded answers, wakes and failures with another config, and show which runs would have ended differently.
 
     For example: `heartbeatd replay --since 30d -c new.yaml`. The config may have other hours, intervals, rules of problems,
     prechecks or budgets. Runs for which nothing was recorded are only counted. Nothing is called, and nothing of the daemon is
