@@ -632,7 +632,7 @@ class RunNotice(EntryPart):
 
 
 class RunRecord(RunSummary, EntryName):
-    """A run, or consecutive slots that were skipped for one reason."""
+    """A run, or consecutive planned times that were skipped for one reason. `tries` counts the one in progress too."""
 
     woken_by: str | None
     state: Literal["running", "waiting", "closed"]

@@ -123,7 +123,7 @@ def _run_facts(run: RunRecord) -> list[tuple[str, str]]:
         ("started by", run.trigger),
         ("result", run.result or run.state),
         ("why", run.why or ""),
-        ("try", str(run.tries) if run.tries > 1 or run.not_before else ""),
+        ("tries", str(run.tries) if run.tries > 1 or run.not_before else ""),
         ("next try", format_time(run.not_before) if run.not_before else ""),
         ("started", format_time(run.started_at) if run.started_at else ""),
         ("finished", format_time(run.finished_at) if run.finished_at else ""),

@@ -171,8 +171,8 @@ def _why_not_reported(known: Sequence[Problem], claim: Claim, held: HeldMessage,
     agent = claim.entry.name
     if wake is None:
         return None if _has_unsent_report(known, held) else f"agent {agent} did not report it (run {claim.run.id})"
-    if wake.tries >= MAX_FAILED_RUNS:
-        return f"{wake.tries} runs of agent {agent} could not report it (the last is run {claim.run.id})"
+    if wake.earlier_runs >= MAX_FAILED_RUNS:
+        return f"{wake.earlier_runs} runs of agent {agent} could not report it (the last is run {claim.run.id})"
     return None
 
 

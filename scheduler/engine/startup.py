@@ -58,15 +58,15 @@ def take_lock(settings: Settings, instance: str, now: Callable[[], datetime]) ->
     if remote and settings.postgresql is None:
         log_event(logging.WARNING, "state_folder", problem=f"{folder} is on {remote}, where SQLite's locks are unreliable")
     path = settings.state.with_name(settings.state.name + ".lock")
-    for tries in count(1):
+    for retries in count():
         try:
             return StateLock.take(path, started_at=now(), instance=instance)
         except AlreadyRunning as held:  # by a command that writes while no daemon runs, or by a process that has not named itself
-            if tries > (MAX_LOCK_RETRIES if held.is_command else 1):
+            if retries >= (MAX_LOCK_RETRIES if held.is_command else 1):
                 record_refused_start(path, RefusedStart(now(), os.getpid(), str(settings.path)))
                 raise
         time.sleep(LOCK_RETRY_SECONDS)
-    raise AssertionError("the tries have no end")
+    raise AssertionError("the retries have no end")
 
 
 def open_store(path: Path | str) -> Store:

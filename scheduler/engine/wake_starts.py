@@ -215,10 +215,10 @@ def retry_time(tick: Tick, entry_row: EntryRow, claim: Claim, result: AttemptRes
     ends = refused_until(tick, entry)
     if ends is not None:
         return start_unless_slot(tick, entry_row, ends, timedelta() if has_failed else NEAR_SLOT)
-    tries = 1 + max(wake.tries for wake in claim.facts.wakes)
-    if tries > MAX_QUICK_RETRIES and entry_row.schedule is not entry_schedule.NO_SCHEDULE:
+    undelivered = 1 + max(wake.earlier_runs for wake in claim.facts.wakes)
+    if undelivered > MAX_QUICK_RETRIES and entry_row.schedule is not entry_schedule.NO_SCHEDULE:
         return None
-    then = tick.now + outbox.retry_delay(tries)
+    then = tick.now + outbox.retry_delay(undelivered)
     patience = timedelta() if has_failed else tick.limits.wake_keep
     return start_unless_slot(tick, entry_row, then if entry.is_open_at(then) else entry.opens_at(then), patience)
 

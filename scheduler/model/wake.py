@@ -38,9 +38,9 @@ class Wake:
 
     `source` is cron, manual, api, webhook or reminder (reboot for a job), and `sender` names the sender within that source.
     `token` is the name of the token that a program used; it is empty for users and jobs. `urgent` False: it waits for the next
-    slot. `count` is how often the same sender woke the agent while this wake waited, `tries` how many runs had it and did not
-    deliver it. `waits_for` is why it did not start a run at once: the reason of a run that did not deliver it, GAP or FLOOD.
-    `started`: it started the run that has it. `after_run` is the run of another job after which this job runs.
+    planned time. `count` is how often the same sender woke the agent while this wake waited, `earlier_runs` how many runs had
+    it and did not deliver it. `waits_for` is why it did not start a run at once: the reason of a run that did not deliver it,
+    GAP or FLOOD. `started`: it started the run that has it. `after_run` is the run of another job after which this job runs.
     """
 
     name: str
@@ -50,7 +50,7 @@ class Wake:
     outcome: str | None = None
     urgent: bool = True
     count: int = 1
-    tries: int = 0
+    earlier_runs: int = 0
     id: int = 0
     kind: Kind = Kind.HEARTBEAT
     token: str = ""

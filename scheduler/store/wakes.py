@@ -310,7 +310,7 @@ def _record_rejected(tx: Transaction, ended: list[Wake], result: WakeResult, why
 
 def _delivered_result(wake: Wake) -> WakeResult:
     """The result of a delivered wake: deferred if an earlier run did not deliver it, or something else delayed it."""
-    if wake.tries or wake.waits_for not in (None, WAITS_FOR_GAP):
+    if wake.earlier_runs or wake.waits_for not in (None, WAITS_FOR_GAP):
         return WakeResult.DEFERRED
     return WakeResult.STARTED if wake.started else WakeResult.JOINED
 
@@ -338,7 +338,7 @@ def _join_newer(tx: Transaction, wake: Wake, again_at: datetime | None) -> bool:
     """
     newer = tx.db.execute(
         JOIN_NEWER,
-        _columns(wake) | {"more": wake.count, "tries": wake.tries + 1, "again_at": to_optional_millis(again_at)},
+        _columns(wake) | {"more": wake.count, "tries": wake.earlier_runs + 1, "again_at": to_optional_millis(again_at)},
     ).fetchone()
     if newer is None:
         return False
@@ -436,10 +436,10 @@ def list_waiting_wakes(db: sqlite3.Connection, kind: Kind, name: str, limit: int
 
 @dataclass(frozen=True, slots=True)
 class JobWake:
-    """A wake by a cron job. `is_in_run`: a run has it. `tries` is how many runs had it before and did not deliver it."""
+    """A wake by a cron job. `is_in_run`: a run has it. `earlier_runs` had it before, and did not deliver it."""
 
     is_in_run: bool
-    tries: int
+    earlier_runs: int
 
 
 def job_wakes_of(db: sqlite3.Connection, agent: str) -> dict[str, JobWake]:
@@ -455,7 +455,7 @@ def job_wakes_of(db: sqlite3.Connection, agent: str) -> dict[str, JobWake]:
         " and run.result_due_at is not null and wake.source = ?",
         (Kind.HEARTBEAT, agent, Kind.CRON),
     )
-    return found | {row["sender"]: JobWake(is_in_run=True, tries=0) for row in awaited}
+    return found | {row["sender"]: JobWake(is_in_run=True, earlier_runs=0) for row in awaited}
 
 
 def start_of_wake(db: sqlite3.Connection, wake_id: int) -> datetime | None:
@@ -492,7 +492,7 @@ def count_waiting_wakes(db: sqlite3.Connection, kind: Kind, name: str) -> int:
 
 
 def _wake_from_row(row: sqlite3.Row) -> Wake:
-    return read_row(Wake, row, urgent=row["due_at"] is not None)
+    return read_row(Wake, row, urgent=row["due_at"] is not None, earlier_runs=row["tries"])
 
 
 def _report_result(tx: Transaction, wake: Wake, result: WakeResult, *, final: bool = True) -> None:

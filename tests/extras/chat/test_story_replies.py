@@ -333,7 +333,9 @@ def test_only_telegram_passes_replies_on(tmp_path: Path, phone: Telegram) -> Non
 @pytest.mark.parametrize("person", ["@", "Anna Smith", "https://t.me/anna"])
 def test_a_person_is_a_user_name_or_a_number(tmp_path: Path, phone: Telegram, person: str) -> None:
     yaml = CONFIG.format(url=phone.url).replace("@Anna", person)
-    says = f"channels.phone.people[0]: '{person}' is not a user name of Telegram; write @NAME, or the number of the user in quotes"
+    says = (
+        f"channels.phone.people[0]: '{person}' is not a user name of Telegram; write @NAME, or the number of the user in quotes"
+    )
     assert any(says in line for line in complaints(tmp_path, yaml))
 
 
