@@ -293,7 +293,7 @@ def description_of(field: FieldInfo) -> str:
     return str(field.description or next(mark.description for mark in inner if isinstance(mark, FieldInfo)))
 
 
-def words_of(field: FieldInfo) -> tuple[str, ...]:
+def choices_of(field: FieldInfo) -> tuple[str, ...]:
     """The only values of a field, in their order; empty if it may have others."""
     return get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
 

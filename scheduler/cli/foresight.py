@@ -15,7 +15,7 @@ from scheduler.cli.progress import show_progress
 from scheduler.config.settings import load
 from scheduler.foresight.assumptions import check_begin
 from scheduler.foresight.playback import temporary_folder
-from scheduler.foresight.replay import WARM_UP, Past, Replay, ReplayedRun, ReplayTotals, replay, settings_of_records, words_of
+from scheduler.foresight.replay import WARM_UP, Past, Replay, ReplayedRun, ReplayTotals, replay, settings_of_records, verdict_text
 from scheduler.foresight.simulation import (
     LongestSilence,
     SimulatedDay,
@@ -181,6 +181,6 @@ REPLAY_COLUMNS: list[Column[ReplayedRun]] = [
     Column("RUN", lambda each: str(each.id), is_number=True),
     Column("TIME", lambda each: format_time(each.planned_at)[5:16]),
     Column("NAME", entry_label),
-    Column("RECORDED", lambda each: words_of(each.before)),
-    Column("REPLAYED", lambda each: words_of(each.after)),
+    Column("RECORDED", lambda each: verdict_text(each.before)),
+    Column("REPLAYED", lambda each: verdict_text(each.after)),
 ]

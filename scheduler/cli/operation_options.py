@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar, get_args
 
 import click
 
-from heartbeatd.operations import Concern, Operation, parse_operation, words_of
+from heartbeatd.operations import Concern, Operation, choices_of, parse_operation
 from heartbeatd.verbs import VERB_ENDPOINTS
 from scheduler.cli import options
 from scheduler.cli.options import DURATION, FILE, NUMBER, TIME, TIME_RULE, CommandFunction, ParsedParam, WordOption, WordParam
@@ -41,7 +41,7 @@ def _option_of(operation: type[Operation], name: str, chosen: click.ParamType[ob
     key = operation.model_fields[name]
     parts = (key.annotation, *get_args(key.annotation))
     types = [inner for each in parts for inner in (each, *get_args(each)[:1])]  # the second is that of an Annotated
-    words = words_of(key)
+    words = choices_of(key)
     kind = chosen or (click.Choice(words) if words else next((TYPES[each] for each in types if each in TYPES), None))
     help_text = f"{key.title} {TIME_RULE}" if kind is TIME else key.title
     of = WordOption if isinstance(kind, WordParam) else click.Option

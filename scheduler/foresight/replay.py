@@ -390,7 +390,7 @@ def _verdict(run: RecordedRun | None, messages: Mapping[int, int]) -> RunVerdict
     )
 
 
-def words_of(verdict: RunVerdict) -> str:
+def verdict_text(verdict: RunVerdict) -> str:
     """What became of a run in words. If it sent messages, their number says it."""
     says = cause_of_run("closed", verdict.result, verdict.why, DeliveryState.NONE).text
     if not verdict.messages:

@@ -31,6 +31,7 @@ Form = Mapping[str, Any]
 """The JSON Schema of a key or of a model."""
 
 TITLE = "heartbeatd config.yaml"  # of the JSON Schema of the whole
+FAILURES_UNTIL_OPEN = "After this many failures in a row, a problem opens. With `none`, no message about failures is sent."
 
 # The sections of the form on the page of an agent, in their order.
 Section = Literal["Interval and hours", "Model", "Checklist and context", "Delivery", "Budget"]
@@ -435,9 +436,7 @@ class Dedup(ConfigPart):
 class JobProblems(ConfigPart):
     """The rules for the messages about problems of a job."""
 
-    after: types.CountOrNone = key(
-        1, "After this many failures in a row, a problem opens. With `none`, no message about failures is sent."
-    )
+    after: types.CountOrNone = key(1, FAILURES_UNTIL_OPEN)
     remind: types.PositiveDuration = key(
         "24h",
         "Interval of reminders. For critical problems, at most 6h. If the error of a failure changes, the first five"
@@ -459,9 +458,7 @@ class JobProblems(ConfigPart):
 class Problems(JobProblems):
     """The rules for the messages about problems of an agent."""
 
-    after: types.CountOrNone = key(
-        2, "After this many failures in a row, a problem opens. With `none`, no message about failures is sent."
-    )
+    after: types.CountOrNone = key(2, FAILURES_UNTIL_OPEN)
 
 
 class EntryKeys(ConfigPart):

@@ -28,7 +28,7 @@ from scheduler.config.file.text_editing import nest_value
 from scheduler.config.keys.models import Section, config_schema, describe_form, keys_on_path, model_of_form
 from scheduler.engine.inbox import Refused
 from scheduler.foresight.own_process import NotPlayed
-from scheduler.foresight.replay import Replay, words_of
+from scheduler.foresight.replay import Replay, verdict_text
 from scheduler.web import config_editing
 from scheduler.web.api_request import ApiRequest
 from scheduler.web.http_errors import HttpError, as_http_error
@@ -408,7 +408,7 @@ def _build_page(request: ApiRequest, sent: Form, outcome: _Outcome) -> Page:
         "other_warnings": [each for each in warnings if prefix not in each],
         "replayed_days": REPLAYED_DAYS,
         "most_replayed": MAX_REPLAYED,
-        "words_of": words_of,
+        "verdict_text": verdict_text,
         "has_config": True,
         "seen": SEEN,
     }

@@ -19,7 +19,7 @@ from starlette.responses import HTMLResponse, Response
 
 from heartbeat.words import escape_control, format_count, format_duration, format_elapsed, format_usd
 from heartbeatd.answers import LastRun, RunRecord, UsedLimit
-from heartbeatd.operations import Concern, Endpoint, keys_of, words_of
+from heartbeatd.operations import Concern, Endpoint, choices_of, keys_of
 from heartbeatd.verbs import VERB_ENDPOINTS, Verb
 from scheduler.insight.reason_texts import breaker_text, ending_text
 from scheduler.insight.slot_history import cause_of_run
@@ -237,7 +237,7 @@ class VerbForm:
     @property
     def inputs(self) -> list[Input]:
         titled = ((key, field) for key, field in keys_of(self.verb).items() if field.title)
-        return [Input(key, str(field.title).rstrip("."), _kind_of(field.annotation), words_of(field)) for key, field in titled]
+        return [Input(key, str(field.title).rstrip("."), _kind_of(field.annotation), choices_of(field)) for key, field in titled]
 
 
 def _kind_of(annotation: object) -> str:
