@@ -306,7 +306,7 @@ class Rules:
             return
         if unstable is not True:
             yield OVER
-        if unstable is not False or problem.missed < 0 or sent.was_removed:
+        if unstable is not False or problem.missed < 0 or sent.was_removed or sent.may_be_settled:
             yield NOTHING
 
     def _while_open(self, problem: Problem, sent: Sent | None, unstable: bool | None) -> Iterator[str]:
