@@ -125,7 +125,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebDaemon]:
         world.scripts["finder"] = lambda call: json.dumps({"findings": [{"key": KEY, "text": HOSTILE, "severity": "warning"}]})
         world.scripts["job"] = lambda call: HOSTILE
         world.send = lambda sent: DeliveryResult("dead" if sent.channel.name == "away" else "delivered", HOSTILE)
-        running.do(lambda: world.wake("hostile", HOSTILE, sender="bot"))
+        running.do(lambda: world.wake("hostile", HOSTILE, sender=HOSTILE))
         running.do(lambda: world.run(hours=2))
         failing = True
         running.do(lambda: world.run(hours=1))
