@@ -122,9 +122,10 @@ def test_a_run_of_an_earlier_version_names_the_sender_of_the_wake_that_started_i
 def test_a_check_saves_what_the_runs_of_its_own_agent_cost(store: Store) -> None:
     for name, cost in (("cheap", 0.01), ("dear", 1.0)):
         add_run(store, MIDDLE, name=name, cost_usd=cost, tokens=tokens(input=5))
-    add_run(store, MIDDLE + timedelta(hours=1), "skipped", name="cheap", reason="precheck", slots=10)
+    for hour, why in enumerate(("precheck", "precheck_unchanged", "checklist_empty", "nothing_due", "active_hours"), 1):
+        add_run(store, MIDDLE + timedelta(hours=hour), "skipped", name="cheap", reason=why, slots=10)
     saved = report_of_week(store)["saved"]
-    assert (saved["checked_runs"], saved["checks_usd"]) == (10, 0.1)
+    assert (saved["checked_runs"], saved["checks_usd"]) == (40, 0.4), "of active hours nothing is saved"
 
 
 def test_without_wakes_the_report_has_no_table_of_causes(store: Store) -> None:

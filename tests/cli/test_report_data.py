@@ -415,6 +415,11 @@ def test_the_problems_of_an_agent_and_of_a_job_with_its_name_are_counted_apart(s
         for minute in range(number):
             add_run(store, NOON - WEEK / 2 + timedelta(minutes=minute), "alert", kind=kind, name="ops", findings=OPENED)
     assert columns(report_of_week(store)["problems"], "kind", "name", "opened") == [("heartbeat", "ops", 2), ("cron", "ops", 1)]
+    effects = [{"key": effect, "effect": effect} for effect in ("opened", "resolved", "cleared", "reminded", "known")]
+    add_run(store, NOON - WEEK / 2, "alert", name="web", findings=json.dumps(effects))
+    add_run(store, NOON - WEEK / 2 + timedelta(hours=1), "ok", suppression="duplicate", name="web")
+    (web,) = (each for each in week_of(store).problems if each.name == "web")
+    assert (web.opened, web.resolved, web.reminders, web.duplicates) == (1, 2, 1, 1)
     printed = "\n".join(report.format_report(week_of(store), "entry").partition("PROBLEMS")[2].splitlines()[1:3])
     assert [line.split()[:2] for line in printed.splitlines()] == [["agent/ops", "2"], ["cron/ops", "1"]]
 

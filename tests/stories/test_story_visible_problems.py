@@ -103,6 +103,11 @@ def test_status_begins_with_the_open_problems_and_counts_those_of_each_agent(mak
         ("web", {"open": 1, "reported": 1, "worst": "warning"}),
         ("backup", {"open": 0, "reported": 0, "worst": None}),
     ]
+    for answer, expected in (("[tls] expires soon (info)\n[dns] is slow", (2, 2, "warning")), (1, (3, 2, "warning"))):
+        world.scripts["web"] = lambda _, answer=answer: answer
+        world.run(hours=4)
+        (_, web, _) = data(printed(world, "status", "--format", "json"))["entries"]
+        assert tuple(web["problems"].values()) == expected
 
 
 def test_a_run_shows_its_findings_and_what_became_of_each(make_world: MakeWorld, printed: Print) -> None:

@@ -199,7 +199,15 @@ def test_one_message_of_several_entries_has_a_button_to_resume_those_that_are_pa
 def test_a_button_can_be_used_once(chat: Chat) -> None:
     chat.press("Mute 2h")
     assert chat.press("Mute 2h") == "This button was used before."
-    assert chat.results == ["applied", "replayed"]
+    chat.world.run(hours=23)
+    assert chat.press("Mute 2h", 0) == "This button was used before."
+    assert chat.results == ["applied", "replayed", "replayed"]
+
+
+def test_a_button_has_no_effect_once_its_channel_has_none(chat: Chat) -> None:
+    chat.world.reload(CONFIG.format(url=chat.phone.url).replace("buttons: true", "people: [anna]"))
+    assert chat.press("Mute 2h") == "This button is not valid."
+    assert (chat.results, muted(chat.world)) == (["forged"], None)
 
 
 def test_a_button_expires_after_a_day(chat: Chat) -> None:

@@ -84,6 +84,16 @@ def test_a_problem_that_is_over_is_not_sent_again(chat: Chat) -> None:
     assert [text for text in chat.phone.texts[sent:] if "disk" in text] == before == []
 
 
+def test_done_closes_every_problem_of_a_message(chat: Chat) -> None:
+    world = chat.world
+    world.scripts["ops"] = lambda _: "[mail] waits\n[tls] expires"
+    world.wake("ops")
+    world.run(minutes=10)
+    assert "mail" in chat.phone.texts[-1] and "tls" in chat.phone.texts[-1]
+    say(chat, "done", -1)
+    assert {world.problem(key).over_at for key in ("mail", "tls")} == {world.clock.now}
+
+
 def test_two_replies_before_the_agent_runs_are_both_in_its_prompt(chat: Chat) -> None:
     chat.phone.reply("first question", 0)
     chat.phone.reply("second question", 0)
