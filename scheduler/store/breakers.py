@@ -129,7 +129,7 @@ def record_call(tx: Transaction, claim: Claim, call: Call, error: str) -> tuple[
     if called is None or not is_answered(call):
         return ()
     # A program that began before the usage limit was reached says nothing about it. All others are probes.
-    answering = [each for each in required_circuits((called,)) if not each.is_account or each in claim.facts.probes]
+    answering = [each for each in required_circuits((called,)) if not each.is_account or _is_probed_by(tx, each, claim.run.id)]
     return tuple(circuit for each in answering for circuit in _close_breaker(tx, each))
 
 
@@ -248,6 +248,11 @@ def _calls_circuit(entry: Entry | None, circuit: Circuit) -> bool:
 def _is_probed(tx: Transaction, breaker: Breaker) -> bool:
     query = "select 1 from run where id = ? and state = 'running'"
     return tx.db.execute(query, (breaker.tried_by,)).fetchone() is not None
+
+
+def _is_probed_by(tx: Transaction, circuit: Circuit, run_id: int) -> bool:
+    breaker = find_breaker(tx, circuit)
+    return breaker is not None and breaker.tried_by == run_id
 
 
 def _append_turn(turns: tuple[tuple[str, str], ...], key: tuple[str, str]) -> tuple[tuple[str, str], ...]:

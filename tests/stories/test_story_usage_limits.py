@@ -190,6 +190,23 @@ def test_an_answer_to_a_call_that_began_before_the_limit_does_not_end_it(make_wo
     assert "ok" in [row["result"] for row in world.records("web")][4:]
 
 
+def test_the_answer_to_a_trial_call_does_not_end_a_limit_that_was_reached_after_it_began(make_world: MakeWorld) -> None:
+    """The trial call of web takes 50 minutes. Meanwhile, the one of ops is refused for two more hours."""
+    long = BEAT.replace("retries: 2", "retries: 0, timeout: 2h")
+    yaml = CONFIG.replace(BEAT, long).replace("interval: 30m", "interval: 100m", 1)
+    world = make_world(yaml, scripts={"ops": lambda _: failed("You've hit your usage limit. try again in 1 hour")})
+    world.run(minutes=59)
+    world.scripts["web"] = lambda _: Delayed("HEARTBEAT_OK", timedelta(minutes=50))
+    world.scripts["ops"] = lambda _: failed("You've hit your usage limit. try again in 2 hours")
+    world.run_until("2026-03-02 11:39")
+    assert [f"{call.at:%H:%M} {call.name}" for call in world.calls if call.name != "own"] == [
+        "08:00 ops",
+        "08:00 web",
+        "09:00 web",
+        "09:40 ops",
+    ]
+
+
 def test_explain_names_the_time_at_which_each_agent_may_be_called_after_a_limit(make_world: MakeWorld) -> None:
     """The agents of an account begin up to two minutes after the end of its limit, each at a time of its own."""
     world = make_world(CONFIG, scripts={"ops": lambda _: failed(claude_report(SESSION))})
