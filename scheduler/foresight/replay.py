@@ -245,7 +245,7 @@ def _as_recorded(result: AttemptResult, source: RecordedRun) -> AttemptResult:
     result = replace(result, transient=False)
     if result.outcome in ANSWERED and source.why == Reason.POSTCHECK:
         return result.as_failure(Reason.POSTCHECK, source.error or "", transient=False)
-    if result.outcome in ANSWERED and source.fallback:
+    if source.fallback:
         result = replace(result, fallback=source.fallback, fallback_why=source.fallback_why)
     if result.outcome in FAILURES and source.outcome in FAILURES:
         return replace(result, outcome=source.outcome, reason=_reason(source.why) or result.reason, error=source.error)

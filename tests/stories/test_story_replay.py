@@ -12,6 +12,7 @@ from simulation import size
 from test_story_run_once import world_after_run_once
 from world import MakeWorld, World, utc
 
+from heartbeat.runners import HttpReply
 from scheduler.config.settings.load import load_config
 from scheduler.foresight.replay import Past, Replay, replay
 
@@ -49,6 +50,13 @@ def test_the_unchanged_config_reproduces_every_verdict_of_a_month(tmp_path: Path
     assert found.unknown == []
     assert found.after.as_data() == found.before.as_data()
     assert found.before.messages > events
+
+
+class AnswersLater:
+    """An agent behind a URL that answers later, and never does."""
+
+    async def post(self, *_: Any) -> HttpReply:
+        return HttpReply(202, {}, b"{}")
 
 
 CONFIG = """
@@ -121,6 +129,20 @@ def test_the_answers_of_a_fallback_are_played_again_as_they_were(make_world: Mak
     failing = lambda call: 1 if call.argv[0] == "agent" and call.at.hour in (5, 6, 7) else "HEARTBEAT_OK"  # noqa: E731
     world = a_day(make_world, yaml, ops=failing)
     assert [row["planned_at"][11:13] for row in world.records("ops") if row["fallback"]] == ["05", "06", "07"]
+    found = replayed(world, yaml, NIGHT, tmp_path)
+    assert lines(found) == []
+    assert found.after.as_data() == found.before.as_data()
+    assert found.before.messages > 0
+
+
+def test_a_fallback_that_answers_later_is_played_again_as_it_was(make_world: MakeWorld, tmp_path: Path) -> None:
+    yaml = 'runners: {backup: {kind: http, url: "http://127.0.0.1:9/y"}}\n' + CONFIG.replace(
+        "    heartbeat:", "    fallbacks: [{runner: backup}]\n    heartbeat:"
+    )
+    world = make_world(yaml, start=NIGHT, scripts={"ops": lambda _: 1}, http=AnswersLater())
+    world.run(hours=3)
+    assert [row["fallback"] for row in world.records("ops") if row["result"] == "async"] == ["backup"] * 4
+    assert world.problem("fallback").opened_at is not None
     found = replayed(world, yaml, NIGHT, tmp_path)
     assert lines(found) == []
     assert found.after.as_data() == found.before.as_data()
@@ -213,6 +235,37 @@ def test_a_run_that_a_budget_skips_does_not_fail_as_it_did(make_world: MakeWorld
     world = a_day(make_world, checked)
     found = replayed(world, checked.replace("stagger: 0s", "stagger: 0s, budget: {runs_per_day: 2}"), NIGHT, tmp_path)
     assert (found.before.failed, found.after.failed) == (24, 2)
+
+
+@pytest.mark.parametrize(
+    ("keys", "answer", "recorded"),
+    [
+        ("retries: 0, postcheck: {file: missing.tar}", "HEARTBEAT_OK", "failed postcheck"),
+        ("retries: 0", 1, "failed exit"),
+    ],
+)
+def test_a_run_that_a_failed_precheck_skips_does_not_end_as_it_did(
+    make_world: MakeWorld, tmp_path: Path, keys: str, answer: Any, recorded: str
+) -> None:
+    yaml = CONFIG.replace("stagger: 0s", f"stagger: 0s, precheck: {{command: look}}, {keys}")
+    world = make_world(yaml, start=NIGHT, scripts={"ops": lambda _: answer}, prechecks={"ops": lambda _: 1})
+    world.run(hours=3)
+    found = replayed(world, yaml.replace("command: look", "command: look, on_error: skip"), NIGHT, tmp_path)
+    assert f"ops 03-02 02:00 {recorded} -> skipped precheck_failed" in lines(found)
+    assert (found.after.failed, found.after.skipped) == (0, 3)
+
+
+CUT = json.dumps({"result": "<think>The disk is nearly full.</think>", "truncated": True})
+
+
+def test_an_answer_that_was_cut_before_its_text_fails_without_the_reasoning_that_was_sent(
+    make_world: MakeWorld, tmp_path: Path
+) -> None:
+    yaml = CONFIG.replace("stagger: 0s", "stagger: 0s, strip_reasoning: false")
+    world = make_world(yaml, start=NIGHT, scripts={"ops": lambda _: CUT})
+    world.run(hours=1)
+    found = replayed(world, CONFIG, NIGHT, tmp_path)
+    assert lines(found) == ["ops 03-02 00:00 alert 1 sent -> failed bad_answer"]
 
 
 def test_a_moved_grid_of_slots_takes_the_recorded_answers(make_world: MakeWorld, tmp_path: Path) -> None:
