@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Literal
+from typing import Any, Literal
 from zoneinfo import ZoneInfo
 
 MINUTE, SECONDS, DAY = timedelta(minutes=1), timedelta(seconds=5), timedelta(days=1)
@@ -23,7 +23,10 @@ SMALLEST = 1e-9  # USD; smaller differences are those of floating point
 BILLED_NOTHING = frozenset({400, 401, 402, 403, 404, 413, 429, 503, 529})
 SHARED_TEXTS = re.compile(r"; used by [^\"]*|Stops [^\"]*?\. ")  # by docs/api.md they may name other agents
 
+NUMBER_OF_PROBLEM = re.compile(r"   p(\d+)$", re.MULTILINE)
+
 Key = tuple[str, str]  # heartbeat or cron, and the name
+Effect = tuple[Any, ...]  # what people have changed: a word, and what it is about
 Rhythm = Literal["schedule", "interval", "every", "after", "none"]
 
 
@@ -101,8 +104,11 @@ class Slots:
 
     anchor: datetime
     looked_until: datetime
-    due: int = 0
-    is_exact: bool = True  # False: a clock that was set back has moved the slots of an interval
+    due: float = 0
+    fewer: int = 0  # how many fewer or more than `due` may be recorded because the clock was set back
+    more: int = 0
+    has_moved: bool = False  # the clock was set back, and with it the slots of this interval
+    is_known: bool = True  # False: the clock was set back while the entry was not active
 
 
 @dataclass
@@ -130,6 +136,26 @@ class WakeSent:
     sender: str
     mark: str
     at: datetime | None = None  # of a reminder
+    is_kept: bool = False  # its text is in a prompt even if the sender wakes the agent again before that
+
+
+@dataclass(frozen=True)
+class ChatMessage:
+    """A message that has arrived in a chat. `about` is its agent or job; `question` the number of the question that it asks."""
+
+    number: int
+    key: str
+    about: Key
+    text: str
+    at: datetime
+    buttons: Mapping[str, str]  # their data, by label
+    question: int | None
+    is_whole: bool
+
+    @property
+    def problems(self) -> frozenset[int]:
+        """The numbers of the problems that it names."""
+        return frozenset(map(int, NUMBER_OF_PROBLEM.findall(self.text)))
 
 
 @dataclass
@@ -182,9 +208,14 @@ class Reference:
     limited: tuple[datetime, datetime] | None = None  # between which no program may start
     has_failed: set[str] = field(default_factory=set)  # providers that have refused a request at some time
     was_set_back: bool = False  # the clock
+    was_set_forward: bool = False
+    latest: datetime = EPOCH  # that the clock has ever shown
     questions: dict[int, Question] = field(default_factory=dict)  # by their numbers
     question_keys: dict[tuple[int, str], int] = field(default_factory=dict)  # the question of each run and key
     files: dict[str, NewFile] = field(default_factory=dict)  # by their names
+    people: frozenset[str] = frozenset()  # who may reply in the chat
+    used: set[tuple[str, str]] = field(default_factory=set)  # buttons: the key of their message, and their label
+    wanted_at: dict[str, datetime] = field(default_factory=dict)  # when a person wants a message again
 
     def __post_init__(self) -> None:
         self.wakers = [*self.entries.values()]  # entries as they were at some time
@@ -201,6 +232,7 @@ class Reference:
     def time_passed(self, now: datetime) -> None:
         """The daemon has seen this time."""
         self.now = now
+        self.latest = max(self.latest, now)
         for key, slots in self.slots.items():
             entry = self.entries.get(key)
             if entry is not None and entry.is_enabled and now > slots.looked_until:
@@ -208,39 +240,60 @@ class Reference:
             slots.looked_until = max(slots.looked_until, now)
 
     @staticmethod
-    def _count(entry: Entry, slots: Slots, after: datetime, until: datetime) -> int:
-        """How many slots lie after one time and not after another."""
+    def _count(entry: Entry, slots: Slots, after: datetime, until: datetime) -> float:
+        """How many slots lie after one time and not after another. The slots of an interval that has moved are spread evenly."""
         if entry.rhythm in ("none", "after"):
             return 0
         anchor = EPOCH if entry.rhythm == "schedule" else slots.anchor
         period = entry.minutes * MINUTE
-        return (until - anchor) // period - (after - anchor) // period
+        return (until - after) / period if slots.has_moved else (until - anchor) // period - (after - anchor) // period
 
-    def clock_changed(self) -> None:
-        """The times of open questions may have moved."""
+    def clock_changed(self, by: timedelta) -> None:
+        """The times of open questions may have moved. Locks that were held for some time are held for as long as before."""
         for question in self.questions.values():
             question.is_exact = False
+        self.was_set_forward |= by > timedelta()
+        if by < timedelta():
+            self._clock_set_back(self.now + by)
 
-    def clock_set_back(self) -> None:
-        """Which slots are due again depends on whether the clock was wrong before. None of them runs twice."""
+    def _clock_set_back(self, now: datetime) -> None:
+        """A schedule pauses until the clock has caught up, and an interval moves, so that it is at most once late.
+
+        Slots that an earlier change has skipped may be due again.
+        """
         self.was_set_back = True
-        self.holds.clear()  # some have ended by a time that comes again
-        for slots in self.slots.values():
-            slots.is_exact = False
+        for holders in self.holds.values():
+            holders.update({holder: until - (self.now - now) for holder, until in holders.items() if until > self.now})
+        for key, slots in self.slots.items():
+            entry = self.entries.get(key)
+            if entry is None or not entry.is_enabled:
+                slots.is_known = False
+                continue
+            again = int((slots.looked_until - now) / (entry.minutes * MINUTE)) + 1 if self.was_set_forward else 0
+            slots.more += again
+            if entry.rhythm == "schedule":
+                slots.due += self._count(entry, slots, min(now, slots.anchor), slots.anchor)  # of a time before it was first seen
+                slots.anchor = min(now, slots.anchor)
+            else:
+                slots.has_moved, slots.looked_until = True, now
+                slots.fewer += again + 1
+                slots.more += 1
+        self.now = now
 
     def check_slots(self, recorded: Mapping[Key, int], *, is_quiet: bool) -> None:
         """Every slot is recorded exactly once. `is_quiet`: no run is in progress and none waits."""
         for key, slots in self.slots.items():
             found = recorded.get(key, 0)
-            if not slots.is_exact:
+            if not slots.is_known:
                 continue
-            if found > slots.due:
-                raise Broken("slots", f"{key}: {found} recorded, and only {slots.due} were due")
+            if found > slots.due + slots.more:
+                raise Broken("slots", f"{key}: {found} recorded, and only {slots.due} were due, and {slots.more} perhaps again")
             entry = self.entries.get(key)
             # Those outside of the active hours are recorded together with the first one within them.
             open_ = self._count(entry, slots, self.now - DAY, self.now) if entry is not None and entry.active else 0
-            if is_quiet and found < slots.due - open_ and self.is_active(key):
-                raise Broken("slots", f"{key}: only {found} of {slots.due} recorded")
+            is_past = self.now >= slots.looked_until  # else the clock, which was set back, has not caught up
+            if is_quiet and is_past and found < slots.due - open_ - slots.fewer and self.is_active(key):
+                raise Broken("slots", f"{key}: only {found} of {slots.due} recorded, {slots.fewer} of which may be missing")
 
     def is_active(self, key: Key) -> bool:
         return key in self.entries and self.entries[key].is_enabled
@@ -421,13 +474,23 @@ class Reference:
 
     # --- wakes ----------------------------------------------------------------------------------------------------------
 
-    def wake_accepted(self, number: int, agent: str, sender: str, mark: str, at: datetime | None = None) -> None:
-        self.wakes.append(WakeSent(number, agent, sender, mark, at))
+    def wake_accepted(
+        self, number: int, agent: str, sender: str, mark: str, at: datetime | None = None, *, is_kept: bool = False
+    ) -> None:
+        """Without a mark, the wake has no text."""
+        self.wakes.append(WakeSent(number, agent, sender, mark, at, is_kept))
 
-    def check_reminders(self, marks: Iterable[str]) -> None:
-        """These wakes are in a prompt. None of them comes before its time."""
-        early = [wake.mark for wake in self.wakes if wake.mark in marks and wake.at is not None and wake.at > self.now]
-        if early and not self.was_set_back:
+    def check_marks(self, key: Key, marks: Collection[str]) -> None:
+        """These wakes are in a prompt: that of the agent which they are for. None of them comes before its time."""
+        strays = [wake.mark for wake in self.wakes if wake.mark in marks and ("heartbeat", wake.agent) != key]
+        if strays:
+            raise Broken("wakes", f"{strays} are in a prompt of {key}")
+        early = [
+            each.mark
+            for each in self.wakes
+            if each.mark in marks and each.at is not None and each.at > max(self.now, self.latest)
+        ]
+        if early:
             raise Broken("wakes", f"{early} came before their time")
 
     def wake_refused(self, agent: str) -> None:
@@ -445,7 +508,8 @@ class Reference:
         for run in sorted(self.marks.keys() & set(answered)):
             for mark in self.marks[run]:
                 runs[mark].append(run)
-        newest = {(wake.agent, wake.sender if wake.at is None else wake.mark): wake.mark for wake in self.wakes}
+        marked = [wake for wake in self.wakes if wake.mark]
+        newest = {(each.agent, each.mark if each.at or each.is_kept else each.sender): each.mark for each in marked}
         lost = defaultdict(list)
         for wake in self.wakes:
             if len(runs[wake.mark]) > 1:
@@ -453,7 +517,7 @@ class Reference:
             state = states.get(wake.number, "ended")  # the rows of wakes that reached no run are deleted after a day
             if state != "ended":
                 raise Broken("wakes", f"{wake.mark} for {wake.agent} is still {state}")
-            if wake.mark in newest.values() and not runs[wake.mark]:
+            if wake.mark and wake.mark in newest.values() and not runs[wake.mark]:
                 lost[wake.agent].append(wake.mark)
         for agent, sent in Counter(wake.agent for wake in self.wakes).items():
             without_run = rejected.get(agent, 0) - self.refused[agent]
@@ -529,6 +593,8 @@ class Reference:
             raise Broken("messages", f"{place} is sent again after it was refused for good: {text!r}")
         if place in self.dropped:
             raise Broken("messages", f"{place} is sent, although a user has dropped it: {text!r}")
+        if self.now < self.wanted_at.get(place, self.now):
+            raise Broken("chats", f"{place} is sent before {self.wanted_at[place]}: {text!r}")
         before = self.texts.setdefault(place, text)
         if before != text:
             raise Broken("messages", f"{place} has two texts: {before!r} and {text!r}")
@@ -560,6 +626,7 @@ class Reference:
     def message_retried(self, channel: str, key: str) -> None:
         """A user wants a message to be sent again that is not delivered."""
         self.dead.discard(f"{channel} {key}")
+        self.wanted_at.pop(f"{channel} {key}", None)
 
     def message_dropped(self, channel: str, key: str) -> None:
         self.dropped.add(f"{channel} {key}")
@@ -575,6 +642,84 @@ class Reference:
                 raise Broken("messages", f"{channel} {key} was given up, and the channel never got it")
             if state == "delivered" and channel != "log" and not self.sent[f"{channel} {key}"]:
                 raise Broken("messages", f"{channel} {key} counts as delivered, and the channel never accepted it")
+
+    # --- chats ----------------------------------------------------------------------------------------------------------
+
+    def check_press(self, message: ChatMessage, label: str, person: str, *, is_genuine: bool, done: Collection[Effect]) -> None:
+        """A person has pressed a button, and this was done. Everybody in the chat may press it, once within 24 hours.
+
+        Only some may answer a question. Its first answer counts.
+        """
+        who = f"{person} pressed {label!r} below {message.text!r} of {message.at:%F %T}"
+        if message.question is not None:
+            self._check_answer(who, message.question, label, done, is_allowed=is_genuine and person in self.people)
+            return
+        is_allowed = is_genuine and self.now <= message.at + DAY and (message.key, label) not in self.used
+        until = self.now + timedelta(hours=2)
+        mine = {
+            "Mute 2h": {("mute", *message.about, until)},
+            "Run again": {*[each for each in done if each[:3] == ("wake", *message.about)][:1]},
+            "Acknowledge": {("acknowledge", number) for number in message.problems},
+            "Resume": {each for each in done if each[0] == "resume" and (each[1:] == message.about or each[2] in message.text)},
+        }[label]
+        self._check_done(who, done, mine if is_allowed else set())
+        is_certain = label == "Mute 2h" or (
+            label == "Run again" and message.about[0] == "heartbeat" and self.is_active(message.about)
+        )
+        if is_allowed and is_certain and message.about in self.entries and not done:
+            raise Broken("chats", f"{who}, and nothing happened")
+        if done:
+            self.used.add((message.key, label))
+
+    def check_reply(
+        self, message: ChatMessage, text: str, person: str, *, is_here: bool, done: Collection[Effect], last_of: Collection[int]
+    ) -> None:
+        """A person has replied to a message, and this was done. Of the problems `last_of`, which are open, it is the last message."""
+        who = f"{person} replied {text!r} to {message.about} {message.text!r}"
+        is_allowed = is_here and person in self.people
+        if message.question is not None:
+            self._check_answer(who, message.question, text, done, is_allowed=is_allowed)
+        elif not is_allowed:
+            self._check_done(who, done, set())
+        elif text == "done":
+            self._check_done(who, done, {("close", number) for number in message.problems})
+            if last_of and not message.text.startswith("over "):
+                raise Broken("chats", f"{who}, and {last_of} are still open")
+        elif (at := self._time_in(text)) is not None:
+            again = [each for each in done if each[0] == "again" and each[2:] == (message.text, at)]
+            self._check_done(who, done, again)
+            if len(again) != 1:
+                raise Broken("chats", f"{who}, and {len(again)} messages come at {at}")
+            self.wanted_at[again[0][1]] = at
+        else:
+            agent = self._agent_of(message.about)
+            woken = [each for each in done if each[:3] == ("wake", "heartbeat", agent)]
+            self._check_done(who, done, woken)
+            if agent is not None and self.is_active(("heartbeat", agent)) and len(woken) != 1:
+                raise Broken("chats", f"{who}, which has woken {agent} {len(woken)} times")
+
+    def _check_answer(self, who: str, question: int, word: str, done: Collection[Effect], *, is_allowed: bool) -> None:
+        self._check_done(who, done, {("answer", question, word)} if is_allowed else set())
+        if done:
+            self.question_answered(question, word)
+
+    @staticmethod
+    def _check_done(who: str, done: Collection[Effect], allowed: Collection[Effect]) -> None:
+        if wrong := [each for each in done if each not in allowed]:
+            raise Broken("chats", f"{who}, which did {wrong}")
+
+    def _time_in(self, text: str) -> datetime | None:
+        """When a reply wants its message again."""
+        spans = {"later": 60, "later 2h": 120, "30m": 30}
+        if text in spans:
+            return self.now + spans[text] * MINUTE
+        return self.now.replace(hour=9, minute=0, second=0, microsecond=0) + DAY if text == "tomorrow 9" else None
+
+    def _agent_of(self, about: Key) -> str | None:
+        """The agent that a reply wakes: that of its message, or the first one that the job of its message wakes."""
+        if about[0] == "heartbeat":
+            return about[1]
+        return next(iter(self.entries[about].wakes), None) if about in self.entries else None
 
     # --- views ----------------------------------------------------------------------------------------------------------
 

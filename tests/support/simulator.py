@@ -30,6 +30,8 @@ from reference import (
     WITHIN,
     Broken,
     Call,
+    ChatMessage,
+    Effect,
     Entry,
     Key,
     NewFile,
@@ -38,6 +40,7 @@ from reference import (
 )
 from servers.completions import completion, tool
 from servers.postgres import delete_all_rows
+from simulated_chat import CHAT, MAY_REPLY, OTHER_CHAT, PEOPLE, URL, SimulatedChat
 from starlette.datastructures import Headers
 from world import ON_SERVER, AgentCall, CachingWorld, Delayed, utc
 
@@ -50,7 +53,7 @@ from scheduler.engine.inbox import Refused, Request
 from scheduler.model.entry import Claim
 from scheduler.model.message import DeliveryResult
 from scheduler.model.outcome import Kind
-from scheduler.model.timestamps import from_optional_millis
+from scheduler.model.timestamps import from_millis, from_optional_millis
 from scheduler.model.wake import RejectedBecause
 from scheduler.store.database import DatabaseFull
 from scheduler.store.transaction import UnitOfWork
@@ -77,6 +80,8 @@ DURATIONS = (0, 0, 5, 90, 40 * 60)  # seconds
 WAITS = (5, 5, 61, 61, 7 * 60, 29 * 60, 3600, 3 * 3600)
 JUMPS = (-9000, -70, -3, 40, 4000, 90_000)
 DOWN = (1, 90, 3700, 30_000)
+
+NOT_HELD = ("held until ", "question ", "again ")  # notices that do not wait for the hours of their recipient
 
 Step = tuple[Any, ...]
 
@@ -107,6 +112,7 @@ class Setup:
     entries: Mapping[Key, Entry]
     usd_per_day: float | None
     usd_per_month: float | None
+    has_chat: bool  # the channel `phone` is a chat with buttons
 
     def yaml(self) -> str:
         """The config file. JSON is YAML, too."""
@@ -117,6 +123,7 @@ class Setup:
             else:
                 sections["cron"][entry.name] = _job(entry)
         hook = {"kind": "webhook", "allow_private": True}
+        chat = {"phone": {"url": URL, "allow_private": True, "buttons": True, "people": MAY_REPLY, "prefix": "none"}}
         limits = {"usd_per_day": self.usd_per_day, "usd_per_month": self.usd_per_month}
         kept = {name: limit for name, limit in limits.items() if limit is not None}
         budget = {"budget": kept} if kept else {}
@@ -128,7 +135,8 @@ class Setup:
                 each: {"kind": "openai", "api_key": "k", "base_url": f"http://127.0.0.1:9/{each}"} for each in PROVIDERS
             },
             "prices": {each: {"input": 2.0, "output": 10.0, "cache_write": 2.0} for each in MODELS},
-            "channels": {each: hook | {"url": f"http://127.0.0.1:9/{each}"} for each in CHANNELS},
+            "channels": {each: hook | {"url": f"http://127.0.0.1:9/{each}"} for each in CHANNELS}
+            | (chat if self.has_chat else {}),
             **{name: each for name, each in sections.items() if each},
         }
         return "".join(f"{key}: {json.dumps(value)}\n" for key, value in keys.items())
@@ -224,7 +232,7 @@ def random_setup(seed: int, edit: int = 0) -> Setup:
         while missing := [entry for entry in entries if entry.rhythm == "after" and entry.follows[0] not in kept]:
             kept -= {entry.name for entry in missing}
             entries = [entry for entry in entries if entry not in missing]
-    return Setup({entry.key: entry for entry in entries}, total, month)
+    return Setup({entry.key: entry for entry in entries}, total, month, Random(f"chat {seed}").random() < 0.7)
 
 
 def _with_more(chance: Random, entry: Entry, entries: Sequence[Entry]) -> Entry:
@@ -304,10 +312,11 @@ def _below(limit: int) -> Callable[[Random], Any]:
 
 
 _PLACE, _TOKEN = _below(12), _below(5)  # the place of an entry or of a token, modulo their number
+_OF_MESSAGE, _CRASH = _of(0, 0, 1, 2, 5, 40), _of(None, None, None, 3, 8, 20)  # the place before the newest; the statement
 WEIGHTS = {
     "wait": 30, "answers": 14, "provider": 5, "channel": 5, "request": 12, "wake": 10, "ask": 6, "edit": 3, "lane": 4, "crash": 5,
     "restart": 2, "clock": 2, "sleep": 1, "result": 5, "cancel": 4, "message": 4, "problem": 4, "row": 3, "look": 4, "full": 2, "remind": 5,
-    "question": 4, "reply": 4, "file": 4,
+    "question": 4, "reply": 4, "file": 4, "press": 6, "say": 6,
 }  # fmt: skip
 ALWAYS = ("wait", "answers", "wake", "question", "reply")
 STEP_KINDS: dict[str, tuple[Callable[[Random], Any], ...]] = {
@@ -340,6 +349,21 @@ STEP_KINDS: dict[str, tuple[Callable[[Random], Any], ...]] = {
     "question": (_of(0, 0, 0, 3), _PLACE, _of("a", "a", "b"), _of(60, 1500, 7200), _of((), ("yes", "no"), ("perhaps", "no"))),
     "reply": (_of(0, 0, 0, 3, 4), _PLACE, _of("yes", "no", "no", "perhaps")),
     "full": (_of(*WAITS[:4]),),
+    "press": (
+        _OF_MESSAGE,
+        _below(4),
+        _of(*PEOPLE),
+        _of("genuine", "genuine", "genuine", "forged", "elsewhere"),
+        _CRASH,
+        _of(1, 1, 2),
+    ),
+    "say": (
+        _OF_MESSAGE,
+        _of("why?", "why?", "why?", "done", "done", "later", "later 2h", "30m", "tomorrow 9", "yes", "no"),
+        _of(*PEOPLE),
+        _of(True, True, True, False),
+        _CRASH,
+    ),
 }
 
 
@@ -432,6 +456,9 @@ class Player:
             server=server, send=self._send, http=self,
         )  # fmt: skip
         self.world.player = self
+        self.reference.people = frozenset(("anna", "carl"))
+        self.chat = SimulatedChat()
+        self.chat.start(self.world.inbox.submit)
         self.world.settle()
 
     # --- agents, providers and channels ---------------------------------------------------------------------------------
@@ -471,7 +498,7 @@ class Player:
         self.reference.check_start(key, claim.run.id, f"{claim.run.trigger} {claim.run.slot}", running)
         self.reference.check_precheck(key, self.look, is_woken=bool(claim.facts.wakes))
         marks = sorted(set(MARK.findall(prompt)))
-        self.reference.check_reminders(marks)
+        self.reference.check_marks(key, marks)
         ended = self.world.store.connection.execute(ENDED, key).fetchall()
         self.reference.check_pause(key, claim.run.id, [(row[0], bool(row[1])) for row in ended if row[0] != claim.run.id])
         self.reference.marks[claim.run.id] = frozenset(marks)
@@ -560,10 +587,12 @@ class Player:
         self.reference.now = self.world.clock.now
         about = (str(outgoing.message.kind), outgoing.message.name)
         is_first = f"{channel} {key}" not in self.reference.texts  # only these wait for hours
-        if is_first and key not in self.wanted and not (outgoing.message.notice or "").startswith(("held until ", "question ")):
+        if is_first and key not in self.wanted and not (outgoing.message.notice or "").startswith(NOT_HELD):
             self.reference.check_hours(about, channel, words)
         self.reference.message_tried(channel, key, words, state)
-        return Delayed(DeliveryResult(state, "" if state == "delivered" else "no"), timedelta(seconds=seconds))
+        has_arrived = self.setup.has_chat and channel == "phone" and state in ("delivered", "uncertain")
+        receipt = self.chat.receive(outgoing, self.world.clock.now) if has_arrived else ""
+        return Delayed(DeliveryResult(state, "" if state == "delivered" else "no", receipt=receipt), timedelta(seconds=seconds))
 
     def _note(self, *words: object) -> None:
         self.trace.append(f"{self.world.clock.now:%m-%d %H:%M:%S} " + " ".join(map(str, words)))
@@ -652,6 +681,9 @@ class Player:
         self.reference.limited = None
         with suppress(Crash):
             self._run(seconds)
+        self._kill(down)
+
+    def _kill(self, down: float) -> None:
         self.world.crash_at = None
         self._note("killed")
         self._settle_recorded_calls()
@@ -680,6 +712,7 @@ class Player:
                 call.known, call.is_open = None, False
         self.world.clock.advance(timedelta(seconds=down))
         self.world.boot()
+        self.chat.start(self.world.inbox.submit)
         self.world.settle()
         self._saw_time()
 
@@ -697,18 +730,17 @@ class Player:
 
     def _step_file(self, place: int) -> None:
         """A file comes. It counts once a precheck has found nothing new, so that the first look is over."""
-        name, number = self._entry(place, "heartbeat").name, next(self.file_numbers)
+        entry, number = self._entry(place, "heartbeat"), next(self.file_numbers)
+        name = entry.name
         path = self.world.write(f"{name}/inbox/file-{number}", "x" * number)
         os.utime(path, (self.world.clock.now.timestamp(),) * 2)
         db = self.world.store.connection
-        if db.execute(f"{NOTHING_FOUND} and name = ?", (name,)).fetchone() is not None:
+        if entry.looks_at_files and db.execute(f"{NOTHING_FOUND} and name = ?", (name,)).fetchone() is not None:
             newest = db.execute("select max(id) from run").fetchone()[0]
             self.reference.files[f"file-{number}"] = NewFile(name, newest)
 
     def _step_clock(self, seconds: int) -> None:
-        self.reference.clock_changed()
-        if seconds < 0:
-            self.reference.clock_set_back()
+        self.reference.clock_changed(timedelta(seconds=seconds))
         self.world.clock.now += timedelta(seconds=seconds)
         self.reference.limited = None
         self._run(1)
@@ -832,6 +864,77 @@ class Player:
         table = "run" if question == "get_run" else "wake"
         self._perform_on(token, question, self._row(f"select id, kind, name from {table} order by id desc limit 12", place), {})
 
+    # --- the chat -------------------------------------------------------------------------------------------------------
+
+    def _step_press(self, place: int, button: int, person: str, how: str, crash: int | None, times: int) -> None:
+        """Press a button of a message, perhaps twice, in another chat, or with the code of another message."""
+        messages = [each for each in self.chat.messages if each.buttons]
+        if not messages:
+            return
+        message = messages[-1 - place % len(messages)]
+        label = sorted(message.buttons)[button % len(message.buttons)]
+        data = message.buttons[label]
+        if how == "forged":
+            action, number, *rest = data.split(":")
+            data = ":".join((action, f"{int(number, 16) + 1:x}", *rest))
+        for _ in range(times):
+            self.chat.press(data, person, OTHER_CHAT if how == "elsewhere" else CHAT)
+            done = self._effects_of_chat(person, crash)
+            self.reference.check_press(message, label, person, is_genuine=how == "genuine", done=done)
+
+    def _step_say(self, place: int, text: str, person: str, is_here: bool, crash: int | None) -> None:
+        """Reply to a message."""
+        known = {
+            row[0] for row in self.world.store.connection.execute("select receipt from outbox where receipt <> ''").fetchall()
+        }
+        messages = [each for each in self.chat.messages if each.is_whole and str(each.number) in known]
+        if not messages:
+            return
+        message, mark = messages[-1 - place % len(messages)], ""
+        if text == "why?":
+            mark = f"wake-{next(self.wake_numbers)};"
+            text = f"{mark} {text}"
+        self.chat.reply(message.number, text, person, CHAT if is_here else OTHER_CHAT)
+        done = self._effects_of_chat(person, crash, mark)
+        self.reference.check_reply(message, text, person, is_here=is_here, done=done, last_of=self._still_open(message))
+
+    def _still_open(self, message: ChatMessage) -> set[int]:
+        """The open problems of a message that no later message is about."""
+        db = self.world.store.connection
+        texts = [tuple(row) for row in db.execute("select key, text from outbox where channel = 'phone' order by id").fetchall()]
+        later = "\n".join(text for _, text in texts[[key for key, _ in texts].index(message.key) + 1 :])
+        opened = db.execute("select id, opened_at from problem where over_at is null and opened_at is not null").fetchall()
+        open_ = {row[0] for row in opened if from_millis(row[1]) <= message.at}
+        return {number for number in message.problems & open_ if f"   p{number}\n" not in f"{later}\n"}
+
+    def _effects_of_chat(self, person: str, crash: int | None, mark: str = "") -> set[Effect]:
+        """Let the daemon ask for what a person has sent, perhaps end it at a statement, and return what has changed."""
+        before = self._state_of_chat()
+        self.world.crash_at = crash
+        if crash is not None:
+            self.reference.limited = None
+        try:
+            self.chat.poll(self.world.engine.plan.settings.channels, self.world.settle)
+        except Crash:
+            self._kill(0)
+        self.world.crash_at = None
+        self.chat.poll(self.world.engine.plan.settings.channels, self.world.settle)
+        self._saw_time()
+        done = self._state_of_chat() - before
+        for kind, name, number, _ in [each[1:] for each in done if each[0] == "wake"]:
+            if kind == "heartbeat":
+                self.reference.wake_accepted(number, name, f"{person} on phone", mark, is_kept=True)
+        self._note("did", *sorted(map(str, done)), *self.chat.answers[-1:])
+        return done
+
+    def _state_of_chat(self) -> set[Effect]:
+        """What people in the chat have changed."""
+        return {
+            (row[0], *row[1:-1], from_optional_millis(row[-1])) if row[0] in ("mute", "again") else tuple(row)
+            for query in EFFECTS
+            for row in self.world.store.connection.execute(query).fetchall()
+        }
+
     def _step_ask(self, token: int, question: int, place: int) -> None:
         caller = self.tokens[token % len(self.tokens)]
         name = QUESTION_NAMES[question % len(QUESTION_NAMES)]
@@ -905,7 +1008,6 @@ class Player:
         self.channels = dict.fromkeys(CHANNELS, ("delivered", 0))
         self._count_failures_anew(*self.reference.slots)
         self.world.resume(None)
-        self.reference.holds.clear()
         for entry in self.entries:
             for holder in HOLDERS if entry.kind == "heartbeat" else ():
                 self._step_lane(self.entries.index(entry), holder, 0)
@@ -955,9 +1057,20 @@ class Player:
 WAKE_COUNTS = (
     """
     select wake.name, cast(sum(wake.count) as integer) from wake join run on run.id = wake.run_id
-    where wake.source in ('api', 'reminder') and wake.state = 'ended' and run.outcome in ('ok', 'alert', 'async') group by wake.name
+    where wake.source in ('api', 'manual', 'reminder') and wake.state = 'ended' and run.outcome in ('ok', 'alert', 'async') group by wake.name
     """,
-    "select agent, cast(sum(count) as integer) from rejected_wake where source in ('api', 'reminder') group by agent",
+    "select agent, cast(sum(count) as integer) from rejected_wake where source in ('api', 'manual', 'reminder') group by agent",
+)
+
+# What people in a chat can change.
+EFFECTS = (
+    "select 'mute', kind, name, muted_until from entry where muted_until is not null",
+    "select 'resume', kind, name from entry where paused_until is null",
+    "select 'acknowledge', id from problem where acked_at is not null",
+    "select 'close', id from problem where ended_by = 'user'",
+    "select 'wake', kind, name, id, count from wake where sender like '% on phone' or (kind = 'cron' and source = 'api')",
+    "select 'answer', id, answer from question where answer is not null",
+    "select 'again', channel || ' ' || key, text, not_before from outbox where notice like 'again %'",
 )
 
 # The runs of agents that were skipped because their prechecks found nothing, and the runs with a whole answer.
