@@ -84,8 +84,8 @@ class CronExpression:
 
     @property
     def key(self) -> str:
-        """A text that is equal for expressions with the same slots. `*/5` and `0-59/5` have different keys, because they differ
-        at a clock change.
+        """A text that is equal for expressions with the same planned times. `*/5` and `0-59/5` have different keys, because they
+        differ at a clock change.
         """
         return f"{self.times} {self.days} {'wildcard' if self.wildcard else 'fixed'}"
 

@@ -58,9 +58,9 @@ class _Timing:
     reboot: bool = False  # it runs when the daemon starts
     after: After | None = None
     calendars: CalendarDays  # the days on which it may run
-    stagger: timedelta = timedelta(0)  # the delay of each run after its slot
+    stagger: timedelta = timedelta(0)  # the delay of each run after its planned time
     misfire: Misfire = "latest"
-    grace: timedelta  # how late a slot may start
+    grace: timedelta  # how late a planned time may start
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,7 +29,7 @@ _TASK_ENTRY = re.compile(r"\s*-\s*(?:name|interval|prompt):\s", re.IGNORECASE)
 _MARK_ADVICE = "write [every 30m] with a unit (s, m, h or d), or [high], [low], [paused], [completed]"
 _TASKS_ADVICE = "write each task as an item of its own: - [every 30m] Is there urgent mail?"
 
-ANY_SLOT = datetime.min.replace(tzinfo=UTC)  # stands for any slot, if the selection is the same at all of them
+ANY_SLOT = datetime.min.replace(tzinfo=UTC)  # stands for any planned time, if the selection is the same at all of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +165,7 @@ class _Block:
         if self.item.every is None or everything:
             return True
         last = last_prompted.get(self.item_hash)
-        # A slot before the last one means that the system clock was set back. Waiting until that time again would take too long.
+        # A time before the last one means that the system clock was set back. Waiting until that time again would take too long.
         return last is None or not last <= slot < last + self.item.every
 
     def lines_for_agent(self) -> Iterator[str]:
@@ -234,7 +234,7 @@ class Checklist:
         return tuple(found)
 
     def select_due_items(self, slot: datetime, last_prompted: Mapping[str, datetime], *, everything: bool = False) -> Selection:
-        """What goes into the prompt at `slot`. `last_prompted` has the slot at which each item was last in a prompt, by its hash.
+        """What goes into the prompt at `slot`. `last_prompted` has when each item was last in a prompt, by its hash.
 
         An item without `every` is due at every run, a paused item never. `everything` selects all items that are not paused. In
         each section the due items are sorted by priority. Other text belongs to the items of its section and goes into the prompt

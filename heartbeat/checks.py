@@ -1,4 +1,4 @@
-"""Defines the reasons to skip a slot (`Skip`), and the checks before a heartbeat run, in their order.
+"""Defines the reasons to skip a planned time (`Skip`), and the checks before a heartbeat run, in their order.
 
 The precheck and the length of the prompt are expensive, so they are computed only if the cheap checks skip nothing.
 """
@@ -18,7 +18,7 @@ from heartbeat.words import Word
 
 
 class Skip(Word):
-    """Why a slot was skipped, in the order of the checks.
+    """Why a planned time was skipped, in the order of the checks.
 
     No check here gives `removed`, `already_running`, `missed`, `superseded` and `predecessor`: the scheduler records them by
     itself. A new reason also needs a place in the lists of grafana/panels.py, a row in docs/why.md, and, if the agent should have

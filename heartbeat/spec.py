@@ -323,10 +323,10 @@ class _Timing:
     interval: timedelta | None  # None: it runs by `schedule`, or, without one, only when it is woken
     schedule: str | None = None  # a cron expression in `zone`
     backoff_on_failure: bool = False
-    stagger: timedelta  # the delay of each run after its slot
+    stagger: timedelta  # the delay of each run after its planned time
     hours: Hours
     calendars: AllowedDays = ALL_DAYS  # the days on which it may run
-    grace: timedelta  # how late a slot may start
+    grace: timedelta  # how late a planned time may start
 
 
 @dataclass(frozen=True, kw_only=True)

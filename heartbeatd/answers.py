@@ -107,7 +107,7 @@ class TokenCounts(EntryPart):
 
 
 class RunSummary(ResponseBody):
-    """What is known of each run, or of consecutive slots that were skipped for one reason.
+    """What is known of each run, or of consecutive planned times that were skipped for one reason.
 
     `why` is why it was skipped or failed, or else why nothing was sent.
     """
@@ -830,7 +830,7 @@ class Explanation(EntryState):
 
 
 class CountedResult(EntryPart):
-    """What happened to some slots or runs, and to how many. If messages have not arrived, `why` is their state."""
+    """What happened to some planned times or runs, and to how many. If messages have not arrived, `why` is their state."""
 
     result: str
     why: str | None
@@ -882,20 +882,20 @@ class EntryOverview(EntryName):
 
 
 class ExplanationNow(Explanation):
-    """Why the last slot ran or not, and whether each precondition allows a run now. `overview` is that of today."""
+    """Why the last planned run started or not, and whether each precondition allows a run now. `overview` is that of today."""
 
     overview: EntryOverview
     now: Preconditions
 
 
 class ExplanationAt(Explanation):
-    """What happened, or will happen, to the latest slot at or before a time."""
+    """What happened, or will happen, at the latest planned time at or before a time."""
 
     at: Time
 
 
 class SlotStretch(EntryPart):
-    """Consecutive slots with the same results."""
+    """Consecutive planned times with the same results."""
 
     from_: Time
     to: Time
@@ -912,7 +912,7 @@ class ExplainedEvent(SharedBody):
 
 
 class ExplanationOn(Explanation):
-    """What happened to every slot of a local day. `overview` is that of the day; null for a day to come."""
+    """What happened at every planned time of a local day. `overview` is that of the day; null for a day to come."""
 
     overview: EntryOverview | None
     day: Day | None

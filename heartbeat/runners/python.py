@@ -34,7 +34,7 @@ async def call_agent(run: AgentRequest, runner: PythonRunner, start: StartProces
 
     In a child process the callable can be stopped, and modules in the agent's workspace are imported first. With `in_process`
     it runs in a daemon thread of the daemon and imports what the daemon can import. It starts at once, but it cannot be
-    stopped: after its timeout it goes on and keeps its agent's lane. It shares memory and standard output with the daemon, and
+    stopped: after its timeout it goes on and keeps its agent's lock. It shares memory and standard output with the daemon, and
     a crash ends the daemon too. Raises CallError.
     """
     if not runner.in_process:

@@ -1,4 +1,4 @@
-"""The command `busy`: runs a command while the lane of an agent is locked."""
+"""The command `busy`: runs a command while an agent is locked."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _is_own_run(db: sqlite3.Connection, name: str) -> bool:
 
 
 def _take_lane(name: str, database: Path) -> int:
-    """Lock the lane for this process and for the command that replaces it. Returns the descriptor of the lock."""
+    """Take the lock for this process and for the command that replaces it. Returns the descriptor of the lock."""
     make_state_folder(database.parent)
     waiting = f"heartbeatd: agent/{name} is busy; waiting until it is free"
     fd = lanes.lanes_beside(database).wait_for_lock(name, lambda: click.echo(waiting, err=True))
@@ -74,7 +74,7 @@ def _take_lane(name: str, database: Path) -> int:
 
 
 def _lane_in_cluster(name: str, path: Path, files: DaemonFiles) -> ClusterLane | None:
-    """The lane on all machines; None if there is only this one. The config is loaded only if it may have workers."""
+    """The lock on all machines; None if there is only this one. The config is loaded only if it may have workers."""
     if not (files.server or _may_have_workers(path)):
         return None
     from scheduler.config.settings.load import load_config
@@ -101,7 +101,7 @@ def _may_have_workers(path: Path) -> bool:
 
 
 def _take_in_cluster(lane: ClusterLane, name: str) -> None:
-    """Take the lane on all machines, as soon as it is free there. A message says what this waits for."""
+    """Take the lock on all machines, as soon as it is free there. A message says what this waits for."""
     reported = None
     try:
         while True:
@@ -122,7 +122,7 @@ def _take_in_cluster(lane: ClusterLane, name: str) -> None:
 
 
 def _keep_in_background(lane: ClusterLane, lanes_here: Lanes, name: str, fd: int) -> None:
-    """Start a process that keeps the lane on all machines as long as a program holds the lock `fd` here, and then releases it.
+    """Start a process that keeps the lock on all machines as long as a program holds the lock `fd` here, and then releases it.
 
     It is no child of the command, which may wait for all its children.
     """
@@ -155,7 +155,7 @@ def _keep_until_unlocked(lane: ClusterLane, is_locked: Callable[[], bool]) -> No
 
 
 def _replace_process(command: tuple[str, ...]) -> NoReturn:
-    """Replace this process by the command, which keeps the lane locked until it ends, and gets all signals."""
+    """Replace this process by the command, which keeps the agent locked until it ends, and gets all signals."""
     for ignored in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and the command would inherit that
         signal.signal(ignored, signal.SIG_DFL)
     try:

@@ -185,7 +185,7 @@ GATE_COLUMNS: list[Column[PreconditionResult]] = [
 
 
 def _period_lines(data: ExplanationOn) -> Iterator[str]:
-    """The period, and a table of what happened to its slots."""
+    """The period, and a table of what happened to its planned times."""
     zone, hours = ZoneInfo(data.zone), data.until - data.from_
     length = f"{hours / timedelta(hours=1):g} hours, " if data.day and hours != timedelta(days=1) else ""
     when = f"{data.day:%a %Y-%m-%d}" if data.day else f"since {data.from_.astimezone(zone):%Y-%m-%d %H:%M:%S %Z}"
@@ -202,7 +202,7 @@ def _period_lines(data: ExplanationOn) -> Iterator[str]:
 
 
 def _stretch_text(stretch: SlotStretch) -> str:
-    """What happened to the slots, and their run records."""
+    """What happened to the planned times, and their run records."""
     results = stretch.results
     why = results[0].says if len(results) == 1 else "; ".join(f"{each.count} {each.says}" for each in results)
     first, last = (stretch.runs if stretch.planned_runs else None) or (None, None)

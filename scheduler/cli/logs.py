@@ -108,7 +108,7 @@ def _event(
 
 
 def _identity(event: LoggedEvent) -> tuple[object, ...]:
-    """An event that is the same at the next look. A record of skipped slots grows, and is then printed again."""
+    """An event that is the same at the next look. A record of skipped planned times grows, and is then printed again."""
     return event.event, event.id, event.result, event.planned_runs, event.at
 
 

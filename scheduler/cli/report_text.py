@@ -312,7 +312,7 @@ def _entries_table(report: Report) -> str:
 
 
 def _reasons_table(report: Report) -> str:
-    """Why slots were skipped, answers suppressed, and runs failed, in one table, so that the columns are aligned."""
+    """Why planned times were skipped, answers suppressed, and runs failed, in one table, so that the columns are aligned."""
     parts = (("SKIPPED", "TIMES", report.skipped), ("NOT SENT", "RUNS", report.suppressed), ("FAILED", "RUNS", report.failed))
     rows = [
         row for title, unit, counts in parts if counts for row in (("", "", ""), (title, unit, "ENTRIES"), *map(_count, counts))

@@ -162,7 +162,7 @@ class DaemonExecutors:
         self.traces.prepare(settings)
 
     def make_lock_files(self, settings: Settings) -> None:
-        """Create the lock files of the lanes: for a thousand agents this takes half a second, which no run should wait for."""
+        """Create the lock files: for a thousand agents this takes half a second, which no run should wait for."""
         self._lanes.make_lock_files([*settings.heartbeats, *settings.job_agents])
 
     def close(self, *, release_lease: bool) -> None:
@@ -174,7 +174,7 @@ class DaemonExecutors:
         self.traces.close()
 
     async def _carry_out_run(self, claim: Claim, children: Children) -> AttemptResult:
-        """Carry out one attempt, with its agent's lane locked as long as it lasts; its children inherit the lock."""
+        """Carry out one attempt, with its agent locked as long as it lasts; its children inherit the lock."""
         await self.standby.wait_until_allowed()
         started_at = self._read_clocks().monotonic
         children.permit = self.standby

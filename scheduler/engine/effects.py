@@ -1,4 +1,4 @@
-"""Carries out the verbs of people and programs within a tick: wake, run, pause, mute, lanes, messages, problems."""
+"""Carries out the verbs of people and programs within a tick: wake, run, pause, mute, locks, messages, problems."""
 
 from __future__ import annotations
 
@@ -310,8 +310,8 @@ def _with_counts(entry_row: EntryRow, verb: verbs.NoteActivity, now: datetime) -
 
 
 @effect_of(verbs.HoldLock)
-def hold_lane(tick: Tick, request: VerbRequest[verbs.HoldLock]) -> LockHeld:
-    """A run in progress continues. The holder has the lane once it has ended."""
+def hold_lock(tick: Tick, request: VerbRequest[verbs.HoldLock]) -> LockHeld:
+    """A run in progress continues. The holder has the lock once it has ended."""
     verb, name = request.verb, request.name
     if verb.for_ > lane_holds.MAX_HOLD:
         longest = format_duration(lane_holds.MAX_HOLD)
@@ -326,8 +326,8 @@ def hold_lane(tick: Tick, request: VerbRequest[verbs.HoldLock]) -> LockHeld:
 
 
 @effect_of(verbs.ReleaseLock)
-def release_lane(tick: Tick, request: VerbRequest[verbs.ReleaseLock]) -> LockReleased:
-    """Runs that wait for the lane start at once."""
+def release_lock(tick: Tick, request: VerbRequest[verbs.ReleaseLock]) -> LockReleased:
+    """Runs that wait for the lock start at once."""
     _declared_entry(tick, *request.key)
     lane_holds.delete_hold(tick.tx, request.name, request.verb.id)
     if not lane_holds.is_lane_held(tick.tx, request.name):

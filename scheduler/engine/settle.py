@@ -89,7 +89,7 @@ def settle_attempt(tick: Tick, claim: Claim, result: AttemptResult) -> None:
     """Record the result of an attempt.
 
     1. The usage of its calls is recorded, and circuit breakers open and close by it.
-    2. The run could not start because its lane is locked or another run probes its provider: it waits, if it is in time.
+    2. The run could not start because its agent is locked or another run probes its provider: it waits, if it is in time.
     3. The attempt failed and a retry is allowed: the run waits for the retry.
     4. Otherwise the run is closed (`_close_run`).
     5. Slots that passed during the run get their records, and the entry row is saved with its next due time.
@@ -113,12 +113,12 @@ def settle_attempt(tick: Tick, claim: Claim, result: AttemptResult) -> None:
 
 
 def _is_temporary_refusal(tick: Tick, claim: Claim, why: Skip) -> bool:
-    """Whether a refused run should wait: its lane will be released, or another run is probing its provider."""
+    """Whether a refused run should wait: its lock will be released, or another run is probing its provider."""
     return why is Skip.BUSY or (why is Skip.BREAKER_OPEN and breakers.may_close_soon(tick.tx, tick.plan.entries, claim.entry))
 
 
 def _wait_to_start(tick: Tick, entry_row: EntryRow, claim: Claim, why: Skip, detail: str | None) -> None:
-    """Let a refused run wait for its lane or for a probe. If its time is over, it is closed as skipped for that reason."""
+    """Let a refused run wait for its lock or for a probe. If its time is over, it is closed as skipped for that reason."""
     entry = claim.entry
     before = runs.find_open_run(tick.tx.db, entry.kind, entry.name)
     is_closed = why is Skip.BREAKER_OPEN and breakers.blocking_breaker(tick.tx, tick.plan.entries, entry) is None

@@ -434,7 +434,7 @@ class _EntryDay(ExplainedEntry):
         return f"{format_count(number, 'planned run')}{since}" if number > 1 else f"the planned run of {self.times.at(begin)}"
 
     def _skip_detail(self, code: str, data: RunRecord) -> str:
-        """What a skip is about: the holder of the lane, the file of the checklist, the output of the precheck, or an error."""
+        """What a skip is about: the holder of the lock, the file of the checklist, the output of the precheck, or an error."""
         error = data.error or ""
         if code == Skip.ALREADY_RUNNING:
             return ""

@@ -45,7 +45,7 @@ def check_preconditions(
 ) -> Preconditions:
     """Whether the entry would run if it came due now, with the result of every check. Nothing is written, started or locked.
 
-    Without a config only the database is checked. `detail` says which budget, who holds the lane and until when, or which worker
+    Without a config only the database is checked. `detail` says which budget, who holds the lock and until when, or which worker
     executes the run in progress.
     """
     entry = plan.entries.get((entry_row.kind, entry_row.name)) if plan else None
@@ -57,11 +57,11 @@ def check_preconditions(
     lane = entry.lane if entry else entry_row.name if entry_row.kind is Kind.HEARTBEAT else None
     zone = entry.zone if entry else entry_schedule.schedule_zone(entry_row.schedule_text)
     if lane and (holder := lane_holds.describe_holder(db, lane, zone, now) or lanes.find_holder(lane)):
-        details[Skip.BUSY] = holder  # over HTTP, or the process that has locked the file of the lane
+        details[Skip.BUSY] = holder  # over HTTP, or the process that has locked the file of the agent
     open_run = runs.find_open_run(db, entry_row.kind, entry_row.name)
     in_the_way = planning.reason_of_open_run(open_run) if open_run else None
     found[Skip.ALREADY_RUNNING] = in_the_way is Skip.ALREADY_RUNNING
-    if in_the_way is Skip.BUSY:  # the run waits for its lane, which only shows that the lane is locked
+    if in_the_way is Skip.BUSY:  # the run waits for its lock, which only shows that the agent is locked
         found[Skip.BUSY] = True
     if open_run and open_run.state == "running":
         if open_run.worker:

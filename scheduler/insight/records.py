@@ -106,7 +106,7 @@ class Records:
 
     @cached_property
     def holds(self) -> Mapping[str, Sequence[LockHolder]]:
-        """Who holds the lane of each agent over HTTP now."""
+        """Who holds the lock of each agent over HTTP now."""
         return lane_holds.holds_by_agent(self.db, self.now)
 
     @cached_property

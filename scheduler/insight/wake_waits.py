@@ -118,7 +118,7 @@ def explain_waiting(db: sqlite3.Connection, key: Key, number: int, now: datetime
 
 
 def _wait_of_taken_wake(run: OpenRun | None) -> WakeWait:
-    """The wake belongs to an open run, which may wait for its lane, its provider or its next attempt."""
+    """The wake belongs to an open run, which may wait for its lock, its provider or its next attempt."""
     if run is None or run.state == "running":
         return WakeWait(STARTING, run_id=run.id if run else None, is_taken=True)
     reason = run.waits_for.value if run.has_not_begun else (run.reason or Outcome.FAILED)

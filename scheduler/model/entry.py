@@ -34,7 +34,7 @@ WAKES_NOBODY = frozenset({Outcome.SKIPPED, Outcome.ASYNC})  # there is no result
 
 @dataclass(frozen=True, slots=True)
 class OpenRun:
-    """The open run of an entry. It is running, or waits for a retry, its agent's lane, or a provider that another run probes.
+    """The open run of an entry. It is running, or waits for a retry, its agent's lock, or a provider that another run probes.
 
     `outcome` is the result of its last attempt: `abandoned` if that was interrupted, `skipped` if no attempt has begun, None
     while the first attempt runs. `worker` executes its last attempt, or has executed it, if that is known.
@@ -58,7 +58,7 @@ class OpenRun:
 
     @property
     def has_not_begun(self) -> bool:
-        """Whether it has only waited for its agent's lane or its provider so far."""
+        """Whether it has only waited for its agent's lock or its provider so far."""
         return self.outcome == Outcome.SKIPPED
 
     @property
@@ -86,7 +86,7 @@ class OpenRun:
 class Facts:
     """What the engine knows when it claims an attempt, by its owner.
 
-    `blocked` has the reasons why the agent must not be called, each with its details: paused, another process holds the lane, the
+    `blocked` has the reasons why the agent must not be called, each with its details: paused, another process holds the lock, the
     budget of the day is used up, a circuit breaker is open. `unavailable` says of the agent itself and of each of its fallbacks
     why it cannot be called (None: it can).
     """
@@ -169,7 +169,7 @@ class _AnyEntry:
 
     @cached_property
     def lane(self) -> str | None:
-        """The agent whose lane a run takes; None if it runs no agent."""
+        """The agent whose lock a run takes; None if it runs no agent."""
         return self.agent.name if self.agent else None
 
     @cached_property

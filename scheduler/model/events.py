@@ -72,7 +72,7 @@ class RetryPlanned(OfRun):
 
 @dataclass(frozen=True, slots=True)
 class LaneBusy(OfRun):
-    """A run waits because another process holds its agent's lane. Reported once per wait."""
+    """A run waits because another process holds its agent's lock. Reported once per wait."""
 
     slot: datetime
     trigger: Trigger

@@ -1,4 +1,4 @@
-"""Keeps lanes locked over HTTP for gateways that cannot lock a file on this machine. Each hold ends by itself."""
+"""Keeps agents locked over HTTP for gateways that cannot lock a file on this machine. Each hold ends by itself."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COMMAND_HOLD = timedelta(minutes=2)
 
 
 def save_hold(tx: Transaction, name: str, holder: str, until: datetime) -> bool:
-    """Hold an agent's lane until then. Replaces an earlier hold of this holder; False if too many holders hold the lane."""
+    """Hold an agent's lock until then. Replaces an earlier hold of this holder; False if too many holders hold the lock."""
     others = tx.db.execute(
         "select count(*) from hold where name = ? and holder <> ? and until_at > ?", (name, holder, to_millis(tx.now))
     ).fetchone()[0]
@@ -29,7 +29,7 @@ def save_hold(tx: Transaction, name: str, holder: str, until: datetime) -> bool:
 
 
 SERVER_NOW = "(extract(epoch from clock_timestamp()) * 1000)::bigint"
-# Commands hold a lane only if the database is on a server, and by its clock. The clocks of the hosts may differ.
+# Commands hold a lock only if the database is on a server, and by its clock. The clocks of the hosts may differ.
 _BY_COMMAND = f"holder like '{COMMAND}%'"
 _IS_OVER = f"until_at <= case when {_BY_COMMAND} then {SERVER_NOW} else ? end"
 
@@ -45,7 +45,7 @@ def delete_hold(tx: Transaction, name: str, holder: str) -> None:
 
 
 def is_lane_held(tx: Transaction, name: str) -> bool:
-    """Whether a lane is held now. Most lanes are not held."""
+    """Whether a lock is held now. Most locks are not held."""
     if name not in recall(tx.db, "select distinct name from hold", lambda rows: frozenset(row[0] for row in rows)):
         return False
     query = "select 1 from hold where name = ? and not " + _is_over(tx.db)  # noqa: S608 (literals of ours)
@@ -53,7 +53,7 @@ def is_lane_held(tx: Transaction, name: str) -> bool:
 
 
 def describe_holder(db: sqlite3.Connection, name: str, zone: ZoneInfo | None, now: datetime) -> str | None:
-    """Who holds a lane over HTTP for the longest time, and until when in this zone; None if it is not held."""
+    """Who holds a lock over HTTP for the longest time, and until when in this zone; None if it is not held."""
     holders = holds_by_agent(db, now).get(name, [])
     if not holders:
         return None
@@ -70,7 +70,7 @@ def delete_ended_holds(tx: Transaction) -> None:
 
 
 def holds_by_agent(db: sqlite3.Connection, now: datetime) -> dict[str, list[LockHolder]]:
-    """Who holds the lane of each agent and until when."""
+    """Who holds the lock of each agent and until when."""
     found: dict[str, list[LockHolder]] = {}
     valid = "select * from hold where not " + _is_over(db) + " order by name, until_at, holder"  # noqa: S608 (literals of ours)
     for row in db.execute(valid, (to_millis(now),)):

@@ -79,7 +79,7 @@ def count_due_entries(db: sqlite3.Connection, now: datetime) -> tuple[int, datet
 
 
 def count_open_runs(db: sqlite3.Connection) -> dict[str, int]:
-    """The number of open runs by state: `running`, and `waiting` for a retry, a lane or a provider."""
+    """The number of open runs by state: `running`, and `waiting` for a retry, a lock or a provider."""
     return dict(db.execute("select state, count(*) from run where state in ('running', 'waiting') group by state").fetchall())
 
 

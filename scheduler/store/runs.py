@@ -84,7 +84,7 @@ def take_over_run(tx: Transaction, run: OpenRun) -> OpenRun:
 
 
 def retry_waiting_run_now(tx: Transaction, entry_row: EntryRow, reason: Skip) -> bool:
-    """Let the run of an entry that waits for its lane or provider be tried at once; False if there is none."""
+    """Let the run of an entry that waits for its lock or provider be tried at once; False if there is none."""
     row = tx.db.execute(
         "update run set not_before = ? where kind = ? and name = ? and state = 'waiting' and reason = ? returning id",
         (to_millis(tx.now), entry_row.kind, entry_row.name, reason),

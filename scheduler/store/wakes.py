@@ -334,7 +334,7 @@ def return_wakes(tx: Transaction, run_id: int, again_at: datetime | None = None,
 def _join_newer(tx: Transaction, wake: Wake, again_at: datetime | None) -> bool:
     """Merge a wake of a run into a newer one of the same sender, if there is one that waits. The newer text is kept.
 
-    The sender may have sent the newer one during the run, or while the run waited for its lane or a retry.
+    The sender may have sent the newer one during the run, or while the run waited for its lock or a retry.
     """
     newer = tx.db.execute(
         JOIN_NEWER,

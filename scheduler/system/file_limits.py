@@ -13,7 +13,7 @@ from collections.abc import Callable
 from scheduler.system.log import log_event
 
 MAX_RUNS = 1000  # the most that limits.concurrency allows; a reload may change it
-FILES_PER_RUN = 8  # its lane, and a socket or the pipes and the pidfd of a program
+FILES_PER_RUN = 8  # its lock, and a socket or the pipes and the pidfd of a program
 FILES_OF_DAEMON = 200  # the database, 128 connections of the interface, deliveries
 FILES_FOR_READERS = 512  # further connections of the interface, if the system allows them
 

@@ -1,7 +1,7 @@
-"""Locks the lanes: one lock file per agent, so that a run and a user's own session never use the agent at the same time.
+"""Locks agents: one lock file per agent, so that a run and a user's own session never use the agent at the same time.
 
-Every user of a lane opens its file itself, as `system/files` explains. The children of a run inherit the descriptor, so the lane
-stays locked as long as one of them lives. The executor locks a lane, and not the engine: a rollback of a transaction would not
+Every user of a lock opens its file itself, as `system/files` explains. The children of a run inherit the descriptor, so the agent
+stays locked as long as one of them lives. The executor takes a lock, and not the engine: a rollback of a transaction would not
 release it.
 """
 
@@ -26,7 +26,7 @@ OPEN_FILES = Path("/dev/fd")  # the descriptors of this process
 
 @dataclass(frozen=True, slots=True)
 class Lanes:
-    """The lanes in one folder. The folder is created with mode 0700 when the first lane is locked, its files with 0600."""
+    """The locks in one folder. The folder is created with mode 0700 when the first lock is taken, its files with 0600."""
 
     folder: Path
 
@@ -36,9 +36,9 @@ class Lanes:
 
     @contextmanager
     def lock_for_claim(self, claim: Claim) -> Iterator[tuple[Claim, tuple[int, ...]]]:
-        """Lock the lane of a claim's entry, for the duration of the context.
+        """Lock the agent of a claim, for the duration of the context.
 
-        Yields the claim, and the descriptors that its children inherit. If the lane is locked by another process, the claim is
+        Yields the claim, and the descriptors that its children inherit. If another process holds the lock, the claim is
         blocked as busy.
         """
         lane = claim.entry.lane
@@ -50,7 +50,7 @@ class Lanes:
 
     @contextmanager
     def lock_if_free(self, name: str) -> Iterator[int | None]:
-        """Lock a lane at once, for the duration of the context. Yields its descriptor, None if another process holds the lock."""
+        """Take a lock at once, for the duration of the context. Yields its descriptor, None if another process holds the lock."""
         fd = self._open_lock_file(name)
         try:
             yield fd if try_lock(fd) else None
@@ -58,7 +58,7 @@ class Lanes:
             os.close(fd)
 
     def wait_for_lock(self, name: str, on_wait: Callable[[], None]) -> int:
-        """Lock a lane as soon as it is free; returns its descriptor, which the caller closes.
+        """Take a lock as soon as it is free; returns its descriptor, which the caller closes.
 
         `on_wait` is called once if another process holds the lock.
         """
@@ -69,11 +69,11 @@ class Lanes:
         return fd
 
     def is_locked(self, name: str) -> bool:
-        """Whether the lane is locked. A test by locking it would make a run skip."""
+        """Whether the lock is taken. A test by taking it would make a run skip."""
         return bool(self._locking_pids(name))
 
     def is_locked_by(self, name: str, pid: int) -> bool:
-        """Whether this process has locked the lane, and it or a program that it has started still holds the lock.
+        """Whether this process has taken the lock, and it or a program that it has started still holds it.
 
         Without a list of locks from the kernel: whether the process runs.
         """
@@ -82,7 +82,7 @@ class Lanes:
         return pid in self._locking_pids(name)
 
     def is_inherited(self, name: str) -> bool:
-        """Whether this process has inherited the lock of the lane, as the programs of a run do."""
+        """Whether this process has inherited the lock, as the programs of a run do."""
         try:
             wanted = self.lock_file(name).stat()
             numbers = [int(entry.name) for entry in OPEN_FILES.iterdir()]
@@ -91,7 +91,7 @@ class Lanes:
         return any(_is_open_as(number, wanted) for number in numbers)
 
     def find_holder(self, name: str) -> str | None:
-        """The process that has locked a lane: its number and program. None if the lane is free, or that cannot be found out.
+        """The process that holds a lock: its number and program. None if the lock is free, or that cannot be found out.
 
         Programs that a locking process has started share its lock. The kernel names the process that locked the file.
         """
@@ -102,7 +102,7 @@ class Lanes:
         return f"process {pid} ({name}) has locked it" if name else f"process {pid} has locked it"
 
     def _locking_pids(self, name: str) -> list[int]:
-        """The processes that have locked a lane, by the kernel's list of locks; none if that cannot be read."""
+        """The processes that hold a lock, by the kernel's list of locks; none if that cannot be read."""
         try:
             mark = f":{self.lock_file(name).stat().st_ino} "
             lines = [line for line in KERNEL_LOCKS.read_text("ascii").splitlines() if " FLOCK " in line and mark in line]
@@ -111,7 +111,7 @@ class Lanes:
             return []
 
     def make_lock_files(self, names: Iterable[str] = ()) -> None:
-        """Create the folder and the files of these lanes, so that a user can lock one before the first run.
+        """Create the folder and the files of these locks, so that a user can take one before the first run.
 
         A thousand new files take half a second. On a full disk some may be left to the first run.
         """
@@ -141,23 +141,23 @@ def _is_open_as(number: int, file: os.stat_result) -> bool:
 
 
 def lanes_beside(state: Path) -> Lanes:
-    """The lanes of the agents in this database."""
+    """The locks of the agents in this database."""
     return Lanes(state.with_name("lanes"))
 
 
 class ClusterLane(Protocol):
-    """The lane of an agent on all machines of a cluster. Its methods raise ClusterProblem."""
+    """The lock of an agent on all machines of a cluster. Its methods raise ClusterProblem."""
 
     keep_every: float  # seconds between calls of `keep`
 
     def is_own_run(self) -> bool:
-        """Whether this command is part of a run that has the lane."""
+        """Whether this command is part of a run that has the lock."""
 
     def take(self) -> str | None:
-        """Take the lane, or prolong the time for which it is held. Returns what must end first; None: the lane is held."""
+        """Take the lock, or prolong the time for which it is held. Returns what must end first; None: the lock is held."""
 
     def keep(self) -> None:
-        """Prolong the time for which the lane is held."""
+        """Prolong the time for which the lock is held."""
 
     def release(self) -> None: ...
 

@@ -66,7 +66,7 @@ class EventLog:
                 set_log_zone(settings.zone)
                 log_event(logging.DEBUG, "adopted", config_hash=settings.hash)
             case events.SlotsMissed():
-                pass  # a events.RunClosed with the same slots has the line
+                pass  # an events.RunClosed with the same planned times has the line
             case events.ProviderCalled():
                 pass  # a failure has a line of its own, and the run that it belongs to has another
             case _:

@@ -71,10 +71,10 @@ def entries_by_key(settings: Settings) -> dict[EntryLabels, Heartbeat | Job]:
 
 
 def _expected_by(row: sqlite3.Row, spec: Heartbeat | Job, *, is_done: bool, now: datetime) -> float | None:
-    """When the run of the expected slot must have ended, in seconds; None if none is expected.
+    """When the run of the expected planned time must have ended, in seconds; None if none is expected.
 
-    It may start `grace` late and take all of its attempts. But then it must not delay the next slot beyond its grace. While a
-    result is awaited, `async_timeout` is added. A one-time job that failed is expected for one more day.
+    It may start `grace` late and take all of its attempts. But then it must not delay the next planned time beyond its grace.
+    While a result is awaited, `async_timeout` is added. A one-time job that failed is expected for one more day.
     """
     if row["expected_at"] is None:
         return None

@@ -346,13 +346,13 @@ def _first_series(
 
 @dataclass(frozen=True, slots=True)
 class PossibleLabels:
-    """The trigger of an entry's slots (None: it has no slots), and the models that it may call."""
+    """The trigger of an entry's planned times (None: it has no planned times), and the models that it may call."""
 
     slot_trigger: Trigger | None
     models: tuple[str, ...] = ()
 
 
-# By the key of the config that gives an entry its slots.
+# By the key of the config that gives an entry its planned times.
 SLOT_TRIGGERS = {
     "interval": Trigger.INTERVAL,
     "schedule": Trigger.SCHEDULE,

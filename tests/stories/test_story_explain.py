@@ -564,7 +564,7 @@ def test_a_daemon_that_ended_at_this_moment_is_down(make_world: MakeWorld) -> No
     ]
 
 
-def hold_lane(world: World, holder: str, minutes: int) -> None:
+def hold_lock(world: World, holder: str, minutes: int) -> None:
     world.request(VerbRequest(HoldLock(id=holder, for_=timedelta(minutes=minutes)), (Kind.HEARTBEAT, "ops")))
 
 
@@ -572,12 +572,12 @@ def test_the_holder_of_a_lane_is_shown_with_the_end_of_the_hold(make_world: Make
     yaml = "timezone: Europe/Berlin\n" + agent() + 'cron:\n  digest: {every: 1h, prompt: "sum up", agent: ops}\n'
     world = make_world(yaml, start="2026-03-02 08:00")
     world.run(minutes=5)
-    hold_lane(world, "chat", minutes=30)
+    hold_lock(world, "chat", minutes=30)
     detail = "chat holds it over HTTP until 2026-03-02 09:35:00 Europe/Berlin"
     for name in ("ops", "digest"):
         now = explanation.explain_now(explained_entry(world, name)).as_data()["now"]
         assert (now["why"], now["detail"]) == ("busy", detail)
-    hold_lane(world, "mail", minutes=10)
+    hold_lock(world, "mail", minutes=10)
     assert (
         explanation.explain_now(explained_entry(world)).as_data()["now"]["detail"] == f"{detail}, and 1 other for a shorter time"
     )
@@ -586,7 +586,7 @@ def test_the_holder_of_a_lane_is_shown_with_the_end_of_the_hold(make_world: Make
 def test_a_run_that_waits_for_its_lane_is_shown_as_waiting(make_world: MakeWorld) -> None:
     world = make_world(agent(), start="2026-03-02 08:00")
     world.run(minutes=29)
-    hold_lane(world, "chat", minutes=30)
+    hold_lock(world, "chat", minutes=30)
     world.run(minutes=5)
     last = fact_of(explanation.explain_now(explained_entry(world)).as_data(), "planned")
     assert last["code"] == "waiting"
@@ -596,7 +596,7 @@ def test_a_run_that_waits_for_its_lane_is_shown_as_waiting(make_world: MakeWorld
 def test_a_hold_in_force_is_described_in_the_present_tense(make_world: MakeWorld, capsys: pytest.CaptureFixture[str]) -> None:
     world = make_world(agent(), start=f"{datetime.now(UTC):%Y-%m-%d %H:%M}")
     world.run(minutes=1)
-    hold_lane(world, "chat", minutes=30)
+    hold_lock(world, "chat", minutes=30)
     lines = " ".join(" ".join(printed(capsys, world, "ops")).split())
     assert "now it would not run: busy: the agent is locked: chat holds it over HTTP until 2" in lines
 

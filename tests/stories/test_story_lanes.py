@@ -39,7 +39,7 @@ def lane_locked(world: World, name: str = "ops") -> Iterator[int]:
         os.close(fd)
 
 
-def hold_lane(world: World, holder: str = "chat", **time: float) -> LockHeld:
+def hold_lock(world: World, holder: str = "chat", **time: float) -> LockHeld:
     return world.request(VerbRequest(HoldLock(id=holder, for_=timedelta(**time)), (Kind.HEARTBEAT, "ops")))
 
 
@@ -387,7 +387,7 @@ def test_a_run_that_waits_for_its_lane_leaves_the_probe_to_another_run(make_worl
 def test_a_gateway_holds_a_lane_for_a_limited_time(make_world: MakeWorld) -> None:
     world = make_world(OPS)
     world.run(minutes=29)
-    hold_lane(world, minutes=5)
+    hold_lock(world, minutes=5)
     world.run(minutes=10)
     assert call_times(world) == ["08:00:00", "08:34:00"]
     assert world.history()[-1] == "03-02 08:30 interval ok heartbeat_ok"
@@ -397,7 +397,7 @@ def test_a_renewed_hold_lasts_longer(make_world: MakeWorld) -> None:
     world = make_world(OPS)
     world.run(minutes=29)
     for _ in range(5):
-        hold_lane(world, minutes=2)
+        hold_lock(world, minutes=2)
         world.run(minutes=1)
     world.run(minutes=3)
     assert call_times(world) == ["08:00:00", "08:35:00"]
@@ -406,7 +406,7 @@ def test_a_renewed_hold_lasts_longer(make_world: MakeWorld) -> None:
 def test_a_released_hold_lets_the_waiting_run_start_at_once(make_world: MakeWorld) -> None:
     world = make_world(OPS)
     world.run(minutes=29)
-    hold_lane(world, hours=24)
+    hold_lock(world, hours=24)
     world.run(minutes=5, seconds=13)
     world.request(VerbRequest(ReleaseLock(id="chat"), (Kind.HEARTBEAT, "ops")))
     world.run(seconds=1)
@@ -417,7 +417,7 @@ def test_a_released_hold_lets_a_waiting_job_of_the_agent_start_at_once(make_worl
     jobs = 'cron: {ask: {schedule: "30 8 * * *", prompt: hello, agent: ops}}\n'
     world = make_world(agent(interval="none") + jobs)
     world.run(minutes=29)
-    hold_lane(world, hours=24)
+    hold_lock(world, hours=24)
     world.run(minutes=5, seconds=13)
     world.request(VerbRequest(ReleaseLock(id="chat"), (Kind.HEARTBEAT, "ops")))
     world.run(seconds=1)
@@ -428,7 +428,7 @@ def test_a_lane_is_free_when_its_last_hold_is_released(make_world: MakeWorld) ->
     world = make_world(OPS)
     world.run(minutes=29)
     for holder in ("chat", "mail"):
-        hold_lane(world, holder, hours=1)
+        hold_lock(world, holder, hours=1)
     world.run(minutes=2)
     world.request(VerbRequest(ReleaseLock(id="chat"), (Kind.HEARTBEAT, "ops")))
     world.run(minutes=2)
@@ -448,7 +448,7 @@ def test_releasing_a_hold_that_does_not_exist_is_no_error(make_world: MakeWorld)
 def test_a_hold_survives_a_restart(make_world: MakeWorld) -> None:
     world = make_world(OPS)
     world.run(minutes=29)
-    hold_lane(world, minutes=10)
+    hold_lock(world, minutes=10)
     world.downtime(seconds=30)
     world.run(minutes=5)
     assert call_times(world) == ["08:00:00"]
@@ -462,16 +462,16 @@ def test_a_hold_during_a_run_does_not_stop_it_and_returns_its_id(make_world: Mak
     world.run_until("2026-03-02 08:30:30")
     running = world.records()[-1]
     assert running["state"] == "running"
-    assert hold_lane(world, minutes=1).run == running["id"]
+    assert hold_lock(world, minutes=1).run == running["id"]
     world.run(minutes=5)
     assert world.history()[-1] == "03-02 08:30 interval ok heartbeat_ok"
-    assert hold_lane(world, minutes=1).run is None
+    assert hold_lock(world, minutes=1).run is None
 
 
 def test_setting_the_clock_back_does_not_prolong_a_hold_beyond_a_day(make_world: MakeWorld) -> None:
     world = make_world(agent(interval="12h"))
     world.run(minutes=1)
-    hold_lane(world, hours=1)
+    hold_lock(world, hours=1)
     world.clock.now -= timedelta(days=30)
     world.run(hours=1)
     world.sleep(hours=22)
@@ -482,7 +482,7 @@ def test_setting_the_clock_back_does_not_prolong_a_hold_beyond_a_day(make_world:
 def test_expired_holds_are_deleted(make_world: MakeWorld) -> None:
     world = make_world(OPS)
     world.run(minutes=1)
-    hold_lane(world, minutes=1)
+    hold_lock(world, minutes=1)
     world.run(minutes=3)
     assert world.store.connection.execute("select count(*) from hold").fetchone()[0] == 0
 
@@ -498,7 +498,7 @@ def test_a_hold_on_an_unknown_agent_is_refused(make_world: MakeWorld) -> None:
 def test_a_lane_has_at_most_a_hundred_holders(make_world: MakeWorld) -> None:
     world = make_world(OPS)
     for number in range(100):
-        hold_lane(world, f"chat{number}", minutes=5)
+        hold_lock(world, f"chat{number}", minutes=5)
     with pytest.raises(Refused, match="100 others"):
-        hold_lane(world, "one-more", minutes=5)
-    hold_lane(world, "chat7", minutes=10)
+        hold_lock(world, "one-more", minutes=5)
+    hold_lock(world, "chat7", minutes=10)

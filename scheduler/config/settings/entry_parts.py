@@ -140,7 +140,7 @@ def _runs_per_week(interval: timedelta, hours: Hours) -> tuple[int, int] | None:
 
 
 def _slot_count_range(interval: timedelta, hours: Hours) -> tuple[int, int]:
-    """The fewest and the most slots in the sample weeks, for intervals that started at different times."""
+    """The fewest and the most planned times in the sample weeks, for intervals that started at different times."""
     start = SOME_MONDAY - max(1, timedelta(days=14) // interval) * interval
     grids = (
         IntervalSlots(start + number * interval / GRID_STARTS, interval, timedelta(), hours) for number in range(GRID_STARTS)
@@ -156,7 +156,7 @@ def choose_effort(*named: models.EffortOrNone | None) -> Effort | None:
 
 
 def _build_stagger(name: str, share: Share, period: timedelta | None, node: ConfigNode) -> timedelta:
-    """The delay of an entry after each slot: by a hash of its name, and at most its `share` of the period."""
+    """The delay of an entry after each planned time: by a hash of its name, and at most its `share` of the period."""
     if isinstance(share, float):
         return stagger_for(name, period * share) if period else NO_TIME
     if period and share > period:

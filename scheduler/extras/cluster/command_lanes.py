@@ -1,4 +1,4 @@
-"""Locks the lane of an agent for a command, such as `heartbeatd busy`, on all machines."""
+"""Locks an agent for a command, such as `heartbeatd busy`, on all machines."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ select ({OTHER}) as other, until_at > clock_timestamp() as leads, (select id fro
 
 
 class QueueLane:
-    """A lane in the queue of the workers: see `ClusterLane`."""
+    """A lock in the queue of the workers: see `ClusterLane`."""
 
     def __init__(self, name: str, remote: RemoteQueue, holder: str) -> None:
         if problem := missing_secret(remote):
@@ -76,7 +76,7 @@ class QueueLane:
 
 
 class ServerLane:
-    """A lane in the database of several daemons, one of which leads: see `ClusterLane`. `jobs` are the jobs in this lane."""
+    """A lock in the database of several daemons, one of which leads: see `ClusterLane`. `jobs` are the jobs of this agent."""
 
     keep_every = COMMAND_HOLD.total_seconds() / KEEPS_PER_LEASE
 
@@ -107,9 +107,9 @@ class ServerLane:
 
 
 def try_to_hold_lane(db: ServerConnection, name: str, jobs: Sequence[str], holder: str) -> str | None:
-    """Hold a lane for a command on any host. Returns what the command must wait for.
+    """Hold a lock for a command on any host. Returns what the command must wait for.
 
-    None: the command has the lane, as long as it calls this again within `COMMAND_HOLD`. `jobs` are the jobs in this lane. It
+    None: the command has the lock, as long as it calls this again within `COMMAND_HOLD`. `jobs` are the jobs of this agent. It
     waits until the transaction of the leader has ended, so that no run begins at the same time, and does not block the renewal
     of the lease. All statements are sent at once, so a frozen command keeps no lock. The clock of the server decides, also when
     a daemon on any host looks for holds.

@@ -1,7 +1,7 @@
 """The queue in PostgreSQL between a scheduler and its workers: attempts are submitted as jobs, and their results come back.
 
 Procrastinate's tables hold the jobs, and `heartbeatd_attempt` holds what belongs to them: the payload, the deadline and the
-result. `heartbeatd_lane` has the lanes that a program on some machine has locked for all machines, or waits for. The lane of a
+result. `heartbeatd_lane` has the locks that a program on some machine holds for all machines, or waits for. The lock of a
 run in progress needs no row there: its job has the lock. Deadlines and leases are compared by the clock of the database only.
 The library is an optional extra of the package, and only this file imports it.
 """
@@ -144,7 +144,7 @@ END_ATTEMPTS = (
     " notified as (select pg_notify(%(channel)s, owner) from (select distinct owner from ended) as owners)"
     " select mine.id, ended.key, (select count(*) from notified) from mine left join ended on ended.key = mine.key"
 )
-# Of jobs in progress whose workers are lost: those without an attempt, which would keep their lanes locked, and those of a
+# Of jobs in progress whose workers are lost: those without an attempt, which would keep their agents locked, and those of a
 # scheduler. None for as long as a lease after a start of the server, so that workers can reach it first. One that another process
 # has locked must not delay the others.
 FIND_LOST = (
@@ -222,7 +222,7 @@ class NewAttempt:
 class FetchedJob:
     """A job that a worker has fetched. `key` None: its attempt was withdrawn. `seconds_left` is negative after its deadline.
 
-    `held_by` is the program that has locked its lane for all machines; None if none has. `may_have_begun`: it was submitted to a
+    `held_by` is the program that has its lock for all machines; None if none has. `may_have_begun`: it was submitted to a
     server that this one has replaced, and that may have lost that a worker has executed it.
     """
 
@@ -581,23 +581,23 @@ class JobQueue:
         return [begun.get(job.id) or FetchedJob(job.id, None, "", 0.0) for job in jobs]
 
     async def hold_lanes(self, lanes: Collection[str], holder: str, seconds: float, *, is_held: bool) -> None:
-        """Lock lanes for all machines, or wait for them in turn if not `is_held`. It ends after so many seconds without a repeat.
+        """Take locks for all machines, or wait for them in turn if not `is_held`. It ends after so many seconds without a repeat.
 
         From now on no run of these agents begins. Runs in progress continue.
         """
         await self._run(HOLD_LANES, lanes=list(lanes), holder=holder, seconds=seconds, is_held=is_held)
 
     async def find_lane_obstacle(self, lane: str, holder: str, lease: float) -> str | None:
-        """What this holder of a lane must still wait for: another program that has it, or a run in progress. None: it is free.
+        """What this holder of a lock must still wait for: another program that has it, or a run in progress. None: it is free.
 
-        The first statement waits for a worker that is fetching a job of this lane at the moment.
+        The first statement waits for a worker that is fetching a job of this agent at the moment.
         """
         await self._run("select 1 from procrastinate_jobs where lock = %(lane)s and status = 'todo' for share", lane=lane)
         rows = await self._all(LANE_OBSTACLES, lane=lane, holder=holder, lease=lease)
         return rows[0]["why"] if rows else None
 
     async def release_lanes(self, holder: str, but: Collection[str] = ()) -> None:
-        """Release all lanes of a holder, except some. Rows of holders that have vanished are deleted too."""
+        """Release all locks of a holder, except some. Rows of holders that have vanished are deleted too."""
         await self._run(
             "delete from heartbeatd_lane where (holder = %(holder)s and lane <> all(%(but)s))"
             " or until_at < clock_timestamp() - make_interval(days => %(days)s)",
@@ -607,7 +607,7 @@ class JobQueue:
         )
 
     async def is_in_progress(self, lane: str, run_mark: str) -> bool:
-        """Whether a worker executes a run with this mark, `<owner>/<run id>`, in this lane."""
+        """Whether a worker executes a run with this mark, `<owner>/<run id>`, of this agent."""
         async with self._in_time():
             jobs = await self._manager.list_jobs_async(status=Status.DOING.value, lock=lane)
         return any(str(job.task_kwargs.get("attempt")).startswith(f"{run_mark}/") for job in jobs)

@@ -202,7 +202,7 @@ class ClaimCodec:
         return result.outcome in SUCCESSES
 
     def block_task(self, task: Claim, held_by: str) -> Claim:
-        """The task, which must not begin because its lane is locked. `held_by` says by which program."""
+        """The task, which must not begin because its agent is locked. `held_by` says by which program."""
         return task if task.entry.lane is None or Skip.BUSY in task.facts.blocked else task.blocked_by(Skip.BUSY, held_by)
 
     def refusal(self, problem: str) -> AttemptResult:
@@ -226,7 +226,7 @@ def _claim_from_json(data: Mapping[str, object], entry: Entry) -> Claim:
 
 
 def lock_of_lane(name: str) -> str:
-    """The lock in the queue of all runs in the lane of this agent."""
+    """The lock in the queue of all runs of this agent."""
     return f"agent/{name}"
 
 

@@ -73,7 +73,7 @@ NO_RIGHT = "42501"
 # has it in shared mode.
 LEADER_LOCK = 728_410
 # `for key share` blocks a change of the epoch, which has a unique index, but not the renewal of this daemon's own lease.
-# A command that takes a lane waits for the advisory lock (see command_lanes.py).
+# A command that takes a lock waits for the advisory lock (see command_lanes.py).
 SEE_LEADER = (
     "select epoch, host, pg_current_xact_id()::text as number,"  # noqa: S608 (a constant)
     f" pg_advisory_xact_lock_shared({LEADER_LOCK}, tableoid::int) from _leader for key share"

@@ -109,7 +109,7 @@ class RemoteWorker:
 
     `clock` is a monotonic clock that also counts the time of a suspend, in seconds. `reload` reads the config again if it has
     changed. At most `concurrency` tasks are in progress. `locked_lanes` returns the locks of tasks that have ended and left a
-    program behind which still holds the lane: such a lane stays locked for all machines. `note_lease` is called for each lease
+    program behind which still holds the lock: such an agent stays locked for all machines. `note_lease` is called for each lease
     with the time, by `clock`, at which the guard is to end the programs of the worker. `process_id` is unique to this process,
     and is in the environment of these programs.
     """
@@ -279,7 +279,7 @@ class RemoteWorker:
         self._jobs_announced.set()
 
     async def _record_locked_lanes(self) -> None:
-        """Keep the lanes locked for all machines that programs of earlier tasks still lock, and release the others."""
+        """Keep the locks for all machines that programs of earlier tasks still hold, and release the others."""
         lanes = self._locked_lanes()
         if lanes:
             await self._queue.hold_lanes(lanes, self._holder, self._lease, is_held=True)

@@ -233,7 +233,7 @@ def _run_worker(
 
 
 class _LanesOfWorker:
-    """The lanes on this machine. After a run, a program that it has left behind may still hold the lane."""
+    """The locks on this machine. After a run, a program that it has left behind may still hold the lock."""
 
     def __init__(self, lanes_here: Lanes, worker: str) -> None:
         self.lanes = lanes_here
@@ -243,7 +243,7 @@ class _LanesOfWorker:
 
     @contextmanager
     def lock_for(self, claim: Claim) -> Iterator[tuple[Claim, tuple[int, ...]]]:
-        """As `Lanes.lock_for_claim`. The name of the machine is added to the program that has locked the lane."""
+        """As `Lanes.lock_for_claim`. The name of the machine is added to the program that has the lock."""
         inherited: tuple[int, ...] = ()
         try:
             with self.lanes.lock_for_claim(claim) as (claim_in_lane, inherited):
@@ -257,7 +257,7 @@ class _LanesOfWorker:
                     self._left.add(claim.entry.lane)
 
     def find_locked(self) -> list[str]:
-        """The locks in the queue of those lanes that programs of ended runs still hold."""
+        """The locks in the queue that programs of ended runs still hold."""
         with self._lock:
             self._left = {name for name in self._left if self._is_locked(name)}
             return [lock_of_lane(name) for name in sorted(self._left)]
@@ -274,7 +274,7 @@ async def _carry_out_run(
     claim: Claim,
     children: Children,
 ) -> AttemptResult:
-    """Carry out one attempt, with its agent's lane on this machine locked as long as it lasts."""
+    """Carry out one attempt, with its agent locked on this machine as long as it lasts."""
     started_at = time.monotonic()
     elapsed = lambda: timedelta(seconds=time.monotonic() - started_at)  # noqa: E731
     with lanes_here.lock_for(claim) as (claim_in_lane, inherited), own_file.note_run(claim.run.mark):

@@ -37,7 +37,7 @@ MAX_ANSWER = 2000  # characters of the last answer
 MAX_WAKES = 50
 LABEL_HOURS = 3  # between two labels of the time axis, and its least length
 SHORT_DAY = timedelta(hours=12)  # an axis of at most this length has a label for each hour
-MIN_WIDTH = 0.6  # percent of the axis; a mark of a single slot stays visible
+MIN_WIDTH = 0.6  # percent of the axis; a mark of a single planned run stays visible
 BASE_LINE = 48  # pixels from the top of the picture
 # The height of the marks of each level in pixels, because some people cannot tell the colours apart.
 MARK_HEIGHTS = {
@@ -54,7 +54,7 @@ MARK_HEIGHTS = {
 
 @dataclass(frozen=True, slots=True)
 class DrawnMark:
-    """A group of slots or runs in the picture: where it is in percent, and a text for a tooltip."""
+    """A group of planned runs or runs in the picture: where it is in percent, and a text for a tooltip."""
 
     group: SlotGroup
     x: float
@@ -235,7 +235,7 @@ def _draw_day(explained: ExplainedEntry, day: date) -> DrawnDay:
 
 
 def _fit_axis(marks: Sequence[SlotGroup], day: TimeAxis) -> TimeAxis:
-    """The full hours from the first to the last slot of a day that may run, or other run: active hours fill the whole picture."""
+    """The full hours from the first to the last run of a day that may start: active hours fill the whole picture."""
     drawn = [mark for mark in marks if mark.worst.level is not Level.PLANNED and (mark.slot_count or not mark.is_slot)]
     if not drawn:
         return day

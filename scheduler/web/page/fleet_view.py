@@ -31,8 +31,8 @@ STRIP_SLOTS = 48
 ANSWER_LENGTH = 280  # characters of the latest answer on a card
 PER_PAGE = {"": 48, "rows": 400}  # by how the agents are shown: as cards, or as compact rows
 LEAST_SECONDS = 20  # between two times that an open page loads the whole list again; one second more for each ten agents
-# The shape of a slot in the strip, 6 wide and 24 high. Each shape has another height, because some people cannot tell the colours
-# apart. A failure looks like an exclamation mark.
+# The shape of a planned run in the strip, 6 wide and 24 high. Each shape has another height, because some people cannot tell the
+# colours apart. A failure looks like an exclamation mark.
 SLOT_WIDTH = 6
 SLOT_SHAPES = {
     Level.GOOD: "v-10h5v10z",
@@ -75,7 +75,7 @@ class AgentCard:
 
     @property
     def slot_counts(self) -> list[tuple[Level, int]]:
-        """How many of the slots had each level, without the levels that none had."""
+        """How many of the planned runs had each level, without the levels that none had."""
         counts = Counter(self.slots)
         return [(level, counts[level]) for level in Level if counts[level]]
 
@@ -115,7 +115,7 @@ def model_or_runner(heartbeat: Heartbeat) -> str:
 
 
 def _latest_levels(db: sqlite3.Connection, name: str) -> list[Level]:
-    """How good or bad the latest slots were, the oldest first."""
+    """How good or bad the latest planned runs were, the oldest first."""
     found = results_of_rows(db, overviews.latest_slots(db, name, STRIP_SLOTS))
     return [each.cause.level for each in found for _ in range(min(each.count, STRIP_SLOTS))][:STRIP_SLOTS][::-1]
 
@@ -167,9 +167,9 @@ def show_card(request: PageRequest) -> Page:
 
 
 def slot_shapes(slots: Sequence[Level], width: int = STRIP_SLOTS) -> list[tuple[str, str]]:
-    """The strip of some slots as SVG paths: for each level its colour, and one path with all slots that have it.
+    """The strip of some planned runs as SVG paths: for each level its colour, and one path with all planned runs that have it.
 
-    The newest slot is at the right edge of a strip of `width` slots.
+    The newest planned run is at the right edge of a strip of `width` planned runs.
     """
     paths: defaultdict[Level, list[str]] = defaultdict(list)
     for place, level in enumerate(slots, width - len(slots)):
@@ -178,7 +178,7 @@ def slot_shapes(slots: Sequence[Level], width: int = STRIP_SLOTS) -> list[tuple[
 
 
 def strip_text(card: AgentCard) -> str:
-    """The strip in words: how many slots had each level."""
+    """The strip in words: how many planned runs had each level."""
     counts = ", ".join(f"{count} {level}" for level, count in card.slot_counts)
     return f"The last {len(card.slots)} planned runs: {counts}" if card.slots else "No planned runs yet"
 
