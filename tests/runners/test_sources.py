@@ -595,14 +595,19 @@ def test_a_repeated_event_keeps_its_local_time_and_its_exceptions(tmp_path: Path
     )
     moved = event("1", "RECURRENCE-ID;TZID=Europe/Berlin:20260406T090000", "DTSTART:20260407T100000Z", "SUMMARY:Team later")
     other = event("2", "DTSTART;TZID=Europe/Berlin:20260406T090000", "SUMMARY:Other")  # when the first one would have been
-    write_calendar(tmp_path, weekly, moved, other)
+    concert = ("DTSTART;TZID=Europe/Berlin:20260325T180000", "RDATE;TZID=Europe/Berlin:20260327T180000", "SUMMARY:Concert")
+    begun, last = event("4", "DTSTART:20260322T000000Z", "SUMMARY:Begun"), event("5", "DTSTART:20260421T000000Z", "SUMMARY:Last")
+    write_calendar(tmp_path, weekly, moved, other, event("3", *concert), begun, last)
     looks = Looks(replace(CALENDAR, ahead=timedelta(days=30)), tmp_path, now=datetime(2026, 3, 22, tzinfo=UTC))
     assert looks.look() == [
         "2026-03-23 09:00 Team",
+        "2026-03-25 18:00 Concert",
+        "2026-03-27 18:00 Concert",
         "2026-03-30 09:00 Team",
         "2026-04-06 09:00 Other",
         "2026-04-07 12:00 Team later",
         "2026-04-20 09:00 Team",
+        "2026-04-21 02:00 Last",
     ]
 
 
