@@ -10,11 +10,13 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from config_file import ENVIRON, RIGHT, SMALL, complaints, read, write
+from config_file import ENVIRON, RIGHT, SMALL, TOKEN, complaints, read, write
 from loops import loop_over
+from servers.scripted import CERTIFICATE
 
 from heartbeat.slots import stagger_for
 from heartbeat.spec import Heartbeat
+from heartbeatd.secret import Secret
 from heartbeatd.state_folder import read_state_path
 from scheduler.config.file.config_text import check_owner
 from scheduler.config.file.diagnostics import Diagnostics
@@ -585,3 +587,21 @@ def test_a_jobs_own_one_time_schedule_replaces_an_inherited_interval(tmp_path: P
     assert (jobs["a"].every, jobs["b"].at) == (None, None)
     assert jobs["a"].at is not None
     assert jobs["a"].grace == timedelta(hours=1)
+
+
+def test_the_names_of_the_server_and_its_public_address_are_both_accepted(tmp_path: Path) -> None:
+    server = read(tmp_path, SMALL + 'server: {hosts: [a.example], public_url: "https://b.example:8443/beat/"}\n').settings.server
+    assert (server.hosts, server.public_url) == (("a.example", "b.example:8443"), "https://b.example:8443/beat")
+
+
+def test_a_proxy_and_a_certificate_authority_are_both_used(tmp_path: Path) -> None:
+    yaml = f'{SMALL}network: {{proxy: "http://proxy.example:3128", ca_file: "{CERTIFICATE}"}}\n'
+    network = read(tmp_path, yaml).settings.network
+    assert isinstance(network.proxy, Secret)
+    assert (network.proxy.reveal(), network.ca_file) == ("http://proxy.example:3128", CERTIFICATE)
+
+
+def test_a_token_for_no_agent_is_not_one_for_all(tmp_path: Path) -> None:
+    yaml = f'{SMALL}server: {{tokens: {{bot: {{value: "{TOKEN}", may: [read], agents: []}}}}}}\n'
+    (token,) = read(tmp_path, yaml).settings.server.tokens
+    assert token.agents == frozenset()

@@ -234,6 +234,10 @@ NEVER = "the calendars leave no time to run within two years; change skip_on, on
             "agents.ops.heartbeat.skip_on",
         ),
         (job(schedule='"@reboot"', only_on="launch"), "cron.measure.only_on"),
+        (
+            agent(only_on="weekend") + agent(only_on="launch").partition("agents:\n")[2].replace("ops", "web"),
+            "agents.web.heartbeat.only_on",
+        ),
     ],
 )
 def test_an_entry_that_can_never_run_again_is_rejected_by_a_reload_and_warned_about_at_start(
