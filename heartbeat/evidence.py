@@ -174,11 +174,13 @@ class Look:
     def tracked_lines(self, problem: OpenProblem) -> tuple[TrackedLine, ...]:
         """The lines of the problem after this look. A line that is not printed stays as it was."""
         printed = {line.name: line for line in self.lines_of(problem)}
+        names = {line.form: line.name for line in printed.values()}
         after = []
         for tracked in problem.lines:
-            line = printed.pop(tracked.name, None)
+            name = names.get(tracked.form, tracked.name)  # an earlier version may have named it otherwise
+            line = printed.pop(name, None)
             is_new = line is not None and line.form != tracked.form
-            after.append(TrackedLine(tracked.name, line.form, tracked.forms + 1) if line and is_new else tracked)
+            after.append(TrackedLine(name, line.form, tracked.forms + 1) if line and is_new else replace(tracked, name=name))
         return tuple(after)
 
     def assign(self, findings: Sequence[Finding]) -> list[tuple[Subject, Finding]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from loops import loop_over
@@ -76,6 +77,12 @@ def test_two_lines_that_differ_only_in_figures_keep_their_problems_when_all_figu
 def test_a_problem_keeps_the_line_that_is_not_printed_beside_the_one_that_is() -> None:
     both = problem("both", VAR, NGINX)
     assert look(VAR, both).tracked_lines(both) == both.lines
+
+
+def test_a_line_that_an_earlier_version_named_otherwise_gets_its_present_name() -> None:
+    mail = problem("mail", "oldest mail: 58 minutes ago")
+    earlier = replace(mail, lines=tuple(replace(each, name="of-an-earlier-version") for each in mail.lines))
+    assert look("oldest mail: 58 minutes ago", earlier).tracked_lines(earlier) == mail.lines
 
 
 def test_a_line_keeps_its_problem_when_the_severity_in_it_rises() -> None:
