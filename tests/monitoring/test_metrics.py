@@ -107,9 +107,12 @@ def test_a_removed_channel_is_shown_while_it_has_a_message_that_was_given_up(mak
         scripts={"ops": lambda _: "ALERT: disk full"},
     )
     world.send = lambda _: DeliveryResult("dead", "gone")
+    page = Page(world)
     world.run(minutes=1)
+    assert page.series("deliveries_total")["deliveries_total{hook,dead}"] == 1
     world.reload(agent())
-    assert Page(world).series("outbox_dead")["outbox_dead{hook}"] == 1
+    assert page.series("outbox_dead")["outbox_dead{hook}"] == 1
+    assert [name for name in page.series("deliveries_total") if "hook" in name] == []
 
 
 def test_what_most_entries_need_exists_at_zero_from_the_start(make_world: MakeWorld) -> None:
@@ -133,6 +136,14 @@ def test_what_most_entries_need_exists_at_zero_from_the_start(make_world: MakeWo
         "run_duration_seconds_count{cron}",
     ):
         assert name in counters
+
+
+def test_a_disabled_agent_has_no_counters_of_runs_before_it_is_enabled(make_world: MakeWorld) -> None:
+    world = make_world(agent(enabled="false"))
+    page = Page(world)
+    assert page.series("runs_total") == {}
+    world.reload(agent())
+    assert page.series("runs_total") == {"runs_total{heartbeat,ops,ok,interval}": 0}
 
 
 def test_a_new_series_is_zero_on_the_first_page_so_that_its_first_event_is_an_increase(make_world: MakeWorld) -> None:
