@@ -717,8 +717,9 @@ def _calls_of(runner: Runner, model: str | None, answer: Answer, took: timedelta
     """
     if answer.turns is not None:
         return answer.turns or (replace(UNSENT_CALL, failure=answer.failure),)
-    call = answer.as_call(runner.provider.name if isinstance(runner, ModelRunner) else None, model, took)
-    return (replace(call, account=runner.account) if isinstance(runner, CommandRunner) else call,)
+    provider = runner.provider.name if isinstance(runner, ModelRunner) else None
+    account = runner.account if isinstance(runner, CommandRunner) else None
+    return (answer.as_call(provider, model, took, account=account),)
 
 
 def _look_of_run(facts: PromptFacts, left_out: frozenset[str]) -> Look:

@@ -272,7 +272,9 @@ class Answer:
     turns: tuple[Call, ...] | None = None
     reminders: tuple[ReminderWish, ...] = ()
 
-    def as_call(self, provider: str | None, model: str | None, took: timedelta, most: Tokens | None = None) -> Call:
+    def as_call(
+        self, provider: str | None, model: str | None, took: timedelta, most: Tokens | None = None, account: str | None = None
+    ) -> Call:
         """The call of a model that led to this answer. The parameters are the fields of `Call` that an answer does not have."""
         return Call(
             provider,
@@ -288,6 +290,7 @@ class Answer:
             took,
             most,
             self.error if self.failure is not None else "",
+            account,
         )
 
 

@@ -22,7 +22,6 @@ from scheduler.model.entry import Claim, Entry, Facts, HeartbeatEntry, OpenRun
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.events import AttemptStarted
 from scheduler.model.outcome import ANSWERED, FAILURES, WOKEN, Kind, Skip, Trigger
-from scheduler.model.problem import Subject
 from scheduler.model.timestamps import MILLISECOND
 from scheduler.model.wake import Wake
 from scheduler.store import agent_memory, breakers, clock_changes, entries, lane_holds, problems, runs, wakes
@@ -195,8 +194,7 @@ def _facts(tick: Tick, entry: Entry, entry_row: EntryRow, taken: tuple[Wake, ...
         tick.awake_since,
         _agent_activity(tx, entry, entry_row),
     )
-    has_reports = problems.has_unsettled(tx.db, Subject.of_reports(entry_row.name, entry_row.kind))
-    reported = problems.open_reports_of(tx.db, entry_row.name, entry_row.kind) if has_reports else ()
+    reported = problems.open_reports_of(tx.db, entry_row.name, entry_row.kind)
     memory = Memory(
         agent_memory.session_messages(tx, entry.name, entry.session_keep),
         agent_memory.last_checked_slots(tx, entry),

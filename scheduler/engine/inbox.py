@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from concurrent.futures import Future
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 
 from scheduler.engine.tick_items import Tick
 from scheduler.model.daemon_health import TickPart
@@ -87,11 +87,9 @@ class Inbox:
 
     def pending_requests(self) -> list[PendingRequest]:
         """All requests without an answer, in the order of their arrival. A tick that fails sees them again."""
-        while True:
-            try:
-                self._unanswered.append(self._queue.get_nowait())
-            except Empty:
-                return list(self._unanswered)
+        while not self._queue.empty():
+            self._unanswered.append(self._queue.get_nowait())
+        return list(self._unanswered)
 
     def reply_to(self, requests: list[PendingRequest]) -> None:
         """Send the answers of requests whose tick was committed."""

@@ -88,10 +88,9 @@ def plan_update(
     lines = lines_of_precheck(result)
     has_findings = result.report is not None and bool(result.report.findings)
     has_looked = result.outcome in ANSWERED or lines is not None or has_findings
-    subject = problem.Subject.of_reports(name, kind)
-    if spec is None or not has_looked or not (has_findings or problems.has_unsettled(tx.db, subject)):
+    if spec is None or not has_looked:
         return None
-    known = {each.key: each for each in problems.problems_of(tx.db, subject)}
+    known = {each.key: each for each in problems.problems_of(tx.db, problem.Subject.of_reports(name, kind))}
     failed_jobs = failed_jobs_of_wakes(tx, claim)
     open_problems = [each.for_prompt for each in known.values() if each.is_open and each.key not in OWN_KEYS]
     has_news = result.precheck is not None and result.precheck.source_has_news

@@ -231,7 +231,7 @@ def _plan_closing(tick: Tick, before: EntryRow, claim: Claim, result: AttemptRes
     text_targets = outbox.targets_without_text(tick.tx, entry, result.message, targets) if result.message else ()
     has_findings = result.report is not None and bool(result.report.findings)
     update = None
-    if has_findings or has_reports:
+    if has_findings or has_reports:  # otherwise it concerns no problem
         update = reported_problems.plan_update(tick.tx, claim, result, targets, tick.limits.new_problems)
     recipients = {*text_targets, *(each.target for each in update.news if each.change)} if update else {*text_targets}
     is_muted = before.is_muted(tick.now)
@@ -624,7 +624,7 @@ def _record_usage(tick: Tick, claim: Claim, result: AttemptResult) -> bool:
     if by_model:
         is_own = runs.add_usage(tx, claim, by_model, result.prompt, saved, charge)
     else:
-        is_own = runs.owns_run(tx, claim) if charge == NO_USAGE else runs.add_charge(tx, claim, charge)
+        is_own = runs.add_charge(tx, claim, charge) if reserved else runs.owns_run(tx, claim)
     if not is_own:
         return False
     for each in charged:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -75,7 +75,7 @@ def clip_wake_text(text: str) -> str:
 
 def interleave_senders(wakes: Iterable[Wake]) -> tuple[Wake, ...]:
     """People's wakes first, then one of each token or job, then a second one of each, and so on: no token fills a prompt."""
-    before: Counter[tuple[str, str]] = Counter()
+    before: defaultdict[tuple[str, str], int] = defaultdict(int)
     turns = []
     for wake in wakes:
         asker = ("token", wake.token) if wake.token else (wake.source, wake.sender)

@@ -71,10 +71,9 @@ def problems_of(db: sqlite3.Connection, subject: Subject) -> list[Problem]:
 
 def open_reports_of(db: sqlite3.Connection, agent: str, kind: Kind = Kind.HEARTBEAT) -> list[Problem]:
     """The open problems that an agent, or the agent of a job, reports, the most severe and the latest first."""
-    found = _read_problems(
-        db, "select * from problem where kind = ? and name = ? and part = ? and over_at is null", *Subject.of_reports(agent, kind)
-    )
-    return sorted(found, key=_urgency)
+    query = "select * from problem where kind = ? and name = ? and part = ? and over_at is null"
+    subject = Subject.of_reports(agent, kind)
+    return sorted(_read_problems(db, query, *subject), key=_urgency) if has_unsettled(db, subject) else []
 
 
 def _urgency(problem: Problem) -> tuple[int, int, str]:

@@ -534,6 +534,8 @@ def delete_surplus_runs(tx: Transaction, kind: Kind, name: str, runs: int, batch
 
 
 def _delete_runs(tx: Transaction, rows: list[sqlite3.Row]) -> int:
+    if not rows:
+        return 0
     ids = [(row["id"],) for row in rows]
     tx.db.executemany("delete from outbox where run_id = ?", ids)
     tx.db.executemany("delete from question where run_id = ?", ids)

@@ -183,9 +183,9 @@ class UnitOfWork(Connection):
         self.changed[key] = (first, after)
 
     def rows_in_progress(self) -> dict[Key, EntryRow]:
-        """The known rows that are not due before their run ends, at most MAX_KEPT_ROWS, for the transactions after this one."""
-        running = ((key, row) for key, row in self._known.items() if row.due_at is None and row.state == "active")
-        return dict(islice(running, MAX_KEPT_ROWS))
+        """Of the first MAX_KEPT_ROWS known rows, those that are not due before their run ends, for the next transactions."""
+        known = islice(self._known.items(), MAX_KEPT_ROWS)
+        return {key: row for key, row in known if row.due_at is None and row.state == "active"}
 
     def count_slots(self, entry_id: int, good: int = 0, bad: int = 0) -> None:
         """Add to the numbers of answered and of lost slots of an entry. They never decrease."""
