@@ -117,7 +117,8 @@ class Call:
 
     key: Key
     run: int
-    day: str
+    day: str  # where its agent is
+    day_of_all: str  # that of limits.budget
     maximum: float
     known: float | None = None  # None: the maximum is charged
     is_open: bool = True
@@ -447,17 +448,20 @@ class Reference:
     def call_starts(self, key: Key, run: int) -> Call:
         """An agent is called by an attempt. What it may cost fits into what is left of the day."""
         entry = self.entries[key]
-        call = Call(key, run, f"{self.now:%F}", entry.maximum)
+        call = Call(key, run, f"{self.now.astimezone(ZoneInfo(entry.zone)):%F}", f"{self.now:%F}", entry.maximum)
         self.calls.append(call)
         if not call.maximum:
             return call  # the command of a job needs no budget
-        today = [each for each in self.calls[self.first_counted[None, "usd"] :] if each.day == call.day]
+        today = [each for each in self.calls[self.first_counted[None, "usd"] :] if each.day_of_all == call.day_of_all]
         own = [each for each in self.calls[self.first_counted[key, "usd"] :] if (each.key, each.day) == (key, call.day)]
         self._check_sum(f"the budget of {key}", own, entry.usd_per_day)
         self._check_sum("limits.budget", today, self.usd_per_day)
         for whose, limit in ((key, entry.usd_per_month), (None, self.usd_per_month)):
             counted = self.calls[self.first_counted[whose, "month"] :]
-            month = [each for each in counted if each.day[:7] == call.day[:7] and whose in (None, each.key)]
+            month = [
+                each for each in counted
+                if (each.day[:7] == call.day[:7] if whose == each.key else whose is None and each.day_of_all[:7] == call.day_of_all[:7])
+            ]  # fmt: skip
             self._check_sum(f"the month's budget of {whose or 'all'}", month, limit)
         counted = self.calls[self.first_counted[key, "runs"] :]
         runs = {each.run for each in counted if (each.key, each.day) == (key, call.day)}
