@@ -363,6 +363,7 @@ STEP_KINDS: dict[str, tuple[Callable[[Random], Any], ...]] = {
         _of(*PEOPLE),
         _of(True, True, True, False),
         _CRASH,
+        _of("heartbeat", "cron", ""),
     ),
 }
 
@@ -882,14 +883,15 @@ class Player:
             done = self._effects_of_chat(person, crash)
             self.reference.check_press(message, label, person, is_genuine=how == "genuine", done=done)
 
-    def _step_say(self, place: int, text: str, person: str, is_here: bool, crash: int | None) -> None:
-        """Reply to a message."""
+    def _step_say(self, place: int, text: str, person: str, is_here: bool, crash: int | None, kind: str) -> None:
+        """Reply to a message, if possible to one about an agent or a job."""
         known = {
             row[0] for row in self.world.store.connection.execute("select receipt from outbox where receipt <> ''").fetchall()
         }
         messages = [each for each in self.chat.messages if each.is_whole and str(each.number) in known]
         if not messages:
             return
+        messages = [each for each in messages if each.about[0] == kind] or messages
         message, mark = messages[-1 - place % len(messages)], ""
         if text == "why?":
             mark = f"wake-{next(self.wake_numbers)};"
