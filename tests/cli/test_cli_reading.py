@@ -524,6 +524,17 @@ def test_the_outbox_shows_the_last_error_of_each_message(
     assert [each["id"] for each in listed(capsys, state, "outbox")] == [2, 1]
 
 
+def test_the_outbox_says_why_a_message_is_delayed_and_the_log_how_many_runs_were_skipped(
+    store: Store, state: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    add_message(store, state="pending", error=None, awaits='["ops", "web"]')
+    assert "    delayed, because agents ops, web are to report it" in printed(capsys, state, "outbox")
+    add_run(store, NOON, "skipped", reason="active_hours", slots=3)
+    add_run(store, NOON + MINUTE, "skipped", reason="paused")
+    texts = [line[21:] for line in printed(capsys, state, "logs")]
+    assert {"agent/ops  skipped active_hours (3 times, run 1)", "agent/ops  skipped paused (run 2)"} <= set(texts)
+
+
 def test_an_empty_outbox_is_reported_in_one_line(store: Store, state: Path, capsys: pytest.CaptureFixture[str]) -> None:
     add_message(store, state="delivered")
     add_message(store, state="dropped")
