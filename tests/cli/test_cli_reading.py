@@ -630,7 +630,7 @@ def test_everything_that_is_recorded_of_a_run_is_shown(store: Store, state: Path
     first, second = ([" ".join(line.split()) for line in printed(capsys, state, "show", number)] for number in "12")
     day = f"{NOON.astimezone():%Y-%m-%d}"
     assert [line for line in first if day not in line] == [
-        "run 1", "name agent/ops", "in all 3 planned runs", "started by interval", "result waiting", "why exit", "try 1", "took 1.0s",
+        "run 1", "name agent/ops", "in all 3 planned runs", "started by interval", "result waiting", "why exit", "tries 1", "took 1.0s",
         "worker mill", "model small, answered by large", "fallback spare: rate_limit", "request req-1", "tokens input 1,200, output 40",
         "spent $0.0100", "in budgets 0.030000 USD, 1,240 tokens (0.02 of it is reserved for runs of", "unknown cost)", "prompt checklist 12 tokens",
         "left out a.md", "left out b.md", "answer truncated at the token limit", "tool df x2 0.1s {}: 1,200 bytes", "exit code 0",
@@ -645,6 +645,6 @@ def test_everything_that_is_recorded_of_a_run_is_shown(store: Store, state: Path
     ]
     assert [line for line in second if line.startswith(("try", "delivery", "why"))] == [
         "why duplicate",
-        "try 2",
+        "tries 2",
         "delivery delivered to phone (by run 1, run 2)",
     ]
