@@ -643,7 +643,7 @@ def test_everything_that_is_recorded_of_a_run_is_shown(store: Store, state: Path
         "finished ",
         "answer expected until ",
     ]
-    assert [line for line in second if line.startswith(("try", "delivery", "why"))] == [
+    assert [line for line in second if line.startswith(("tries", "delivery", "why"))] == [
         "why duplicate",
         "tries 2",
         "delivery delivered to phone (by run 1, run 2)",
