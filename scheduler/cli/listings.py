@@ -153,7 +153,7 @@ def _delivery_texts(run: RunRecord) -> list[str]:
     """What became of the messages of a run, or of those of the earlier runs that it repeats."""
     by = f" (by {', '.join(f'run {run_id}' for run_id in run.repeats)})" if run.repeats else ""
     texts = [each.says for each in run.delivery.targets] or [run.delivery.state]
-    return [f"{text}{by}" for text in texts if text != "none"]
+    return [f"{text}{by}" for text in dict.fromkeys(texts) if text != "none"]
 
 
 def _tool_rows(calls: list[ToolCallRecord]) -> list[tuple[str, str]]:
