@@ -11,6 +11,7 @@ import json
 import os
 import re
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -316,7 +317,7 @@ _OF_MESSAGE, _CRASH = _of(0, 0, 1, 2, 5, 40), _of(None, None, None, 3, 8, 20)  #
 WEIGHTS = {
     "wait": 30, "answers": 14, "provider": 5, "channel": 5, "request": 12, "wake": 10, "ask": 6, "edit": 3, "lane": 4, "crash": 5,
     "restart": 2, "clock": 2, "sleep": 1, "result": 5, "cancel": 4, "message": 4, "problem": 4, "row": 3, "look": 4, "full": 2, "remind": 5,
-    "question": 4, "reply": 4, "file": 4, "press": 6, "say": 6,
+    "question": 4, "reply": 4, "file": 4, "press": 6, "say": 10,
 }  # fmt: skip
 ALWAYS = ("wait", "answers", "wake", "question", "reply")
 STEP_KINDS: dict[str, tuple[Callable[[Random], Any], ...]] = {
@@ -359,8 +360,10 @@ STEP_KINDS: dict[str, tuple[Callable[[Random], Any], ...]] = {
     ),
     "say": (
         _OF_MESSAGE,
-        _of("why?", "why?", "why?", "done", "done", "later", "later 2h", "30m", "tomorrow 9", "yes", "no"),
-        _of(*PEOPLE),
+        _of(
+            "why?", "why?", "why?", "why?", "why?", "why?", "done", "done", "later", "later 2h", "30m", "tomorrow 9", "yes", "no"
+        ),
+        _of(*PEOPLE, "anna"),
         _of(True, True, True, False),
         _CRASH,
         _of("heartbeat", "cron", ""),
@@ -911,7 +914,7 @@ class Player:
 
     def _effects_of_chat(self, person: str, crash: int | None, mark: str = "") -> set[Effect]:
         """Let the daemon ask for what a person has sent, perhaps end it at a statement, and return what has changed."""
-        before = self._state_of_chat()
+        before, refused = self._state_of_chat(), self._refused_as_disabled()
         self.world.crash_at = crash
         if crash is not None:
             self.reference.limited = None
@@ -922,12 +925,18 @@ class Player:
         self.world.crash_at = None
         self.chat.poll(self.world.engine.plan.settings.channels, self.world.settle)
         self._saw_time()
+        self.reference.refused += self._refused_as_disabled() - refused
         done = self._state_of_chat() - before
         for kind, name, number, _ in [each[1:] for each in done if each[0] == "wake"]:
             if kind == "heartbeat":
                 self.reference.wake_accepted(number, name, f"{person} on phone", mark, is_kept=True)
         self._note("did", *sorted(map(str, done)), *self.chat.answers[-1:])
         return done
+
+    def _refused_as_disabled(self) -> Counter[str]:
+        """How many wakes of each agent were not accepted because it is disabled."""
+        query = "select agent, cast(sum(count) as integer) from rejected_wake where why = 'disabled' group by agent"
+        return Counter(dict(map(tuple, self.world.store.connection.execute(query).fetchall())))
 
     def _state_of_chat(self) -> set[Effect]:
         """What people in the chat have changed."""
