@@ -63,8 +63,8 @@ values (:kind, :name, :source, :sender, :token, :text, :now, :now, :at, :timer, 
 """
 
 JOIN_NEWER = f"""
-update wake set count = count + :more, tries = max(tries, :tries), due_at = coalesce(due_at, :again_at)
-where {SAME_SENDER} returning id
+update wake set text = :text, count = count + :more, tries = max(tries, :tries), due_at = coalesce(due_at, :again_at)
+where {SAME_SENDER}
 """  # noqa: S608
 
 
@@ -332,16 +332,18 @@ def return_wakes(tx: Transaction, run_id: int, again_at: datetime | None = None,
 
 
 def _join_newer(tx: Transaction, wake: Wake, again_at: datetime | None) -> bool:
-    """Merge a wake of a run into a newer one of the same sender, if there is one that waits. The newer text is kept.
+    """Merge a wake of a run into a newer one of the same sender, if there is one that waits.
 
-    The sender may have sent the newer one during the run, or while the run waited for its lock or a retry.
+    The sender may have sent the newer one during the run, or while the run waited for its lock or a retry. Of a program or a job,
+    its text is the latest state, and replaces the former one. A person may have said two things: both are kept, cut if necessary.
     """
-    newer = tx.db.execute(
-        JOIN_NEWER,
-        _columns(wake) | {"more": wake.count, "tries": wake.earlier_runs + 1, "again_at": to_optional_millis(again_at)},
-    ).fetchone()
+    newer = find_wake_of_sender(tx, wake)
     if newer is None:
         return False
+    is_said = not wake.by_program and wake.text not in ("", newer.text)
+    text = clip_wake_text(f"{wake.text}\n\n{newer.text}") if is_said else newer.text
+    more = {"text": text, "more": wake.count, "tries": wake.earlier_runs + 1, "again_at": to_optional_millis(again_at)}
+    tx.db.execute(JOIN_NEWER, _columns(wake) | more)
     tx.db.execute("update wake set state = 'ended', updated_at = ? where id = ?", (to_millis(tx.now), wake.id))
     _report_result(tx, wake, WakeResult.JOINED)
     return True

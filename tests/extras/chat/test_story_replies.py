@@ -103,6 +103,21 @@ def test_two_replies_before_the_agent_runs_are_both_in_its_prompt(chat: Chat) ->
     assert ("first question" in prompts, "second question" in prompts) == (True, True)
 
 
+def test_a_reply_during_a_run_that_fails_is_in_the_next_prompt_beside_the_one_of_that_run(chat: Chat) -> None:
+    world = chat.world
+
+    world.durations["ops"] = timedelta(minutes=1)
+    world.scripts["ops"] = lambda _: 1
+    say(chat, "Which files are so large?")
+    world.run(seconds=30)
+    say(chat, "And what can be deleted?")
+    world.run(minutes=1)
+    world.scripts["ops"] = lambda _: "HEARTBEAT_OK"
+    world.run(minutes=5)
+    for reply in ("Which files are so large?", "And what can be deleted?"):
+        assert f"Answer of anna: {reply}" in world.calls[-1].stdin
+
+
 def test_after_the_clock_was_set_back_a_message_still_comes_at_the_time_that_a_person_asked_for(chat: Chat) -> None:
     say(chat, "18:00")
     chat.world.clock.now -= timedelta(hours=1)
