@@ -421,7 +421,7 @@ cron:
     timeout: 1m
     deliver: phone
     ask: phone
-    command: "{python} -m scheduler ask 'Deploy 2.31?' --options yes,no --timeout 1m --key deploy; echo \\"exit code $?\\""
+    command: "'{python}' -m scheduler ask 'Deploy 2.31?' --options yes,no --timeout 1m --key deploy; echo \\"exit code $?\\""
 """
 
 
