@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from statistics import mean
 
@@ -39,7 +40,8 @@ def main() -> None:
     print(f"{given.seeds} seeds from {given.first}: means, of {given.events} events and {rises} rises in {given.days} days")
     print(f"| other key/forgotten/prose, % | {' | '.join(COLUMNS)} |")
     print(f"|---|{'---|' * len(COLUMNS)}")
-    with ProcessPoolExecutor(given.jobs) as pool:
+    # Processes that were forked would share the event loop of tests/support, and take each other's wakeups.
+    with ProcessPoolExecutor(given.jobs, mp_context=get_context("spawn")) as pool:
         for level in given.levels:
             play = partial(
                 measure,
