@@ -23,6 +23,31 @@ MAY_REPLY = ("@Anna", "77")  # of the channel
 URL = f"tgram://123456:canary-token/{CHAT}"
 
 
+class AtOnce:
+    """An executor that gets the answer to each request to a bot at once."""
+
+    def __init__(self, answer: Callable[[BotCall], Presses]) -> None:
+        self._answer = answer
+        self._results: dict[int, Done[BotCall, Presses]] = {}
+
+    def submit(self, number: int, task: BotCall) -> None:
+        self._results[number] = Done(task, self._answer(task))
+
+    def results(self) -> list[tuple[int, Done[BotCall, Presses]]]:
+        return list(self._results.items())
+
+    def ack(self, numbers: list[int]) -> None:
+        for number in numbers:
+            self._results.pop(number)
+
+    def inflight(self) -> dict[int, BotCall]:
+        return {}
+
+    def cancel(self, number: int, why: str) -> None: ...
+
+    def give_up(self, number: int, done: Done[BotCall, Presses]) -> None: ...
+
+
 class SimulatedChat:
     """The messages that have arrived, oldest first, and what people have sent."""
 
@@ -31,13 +56,11 @@ class SimulatedChat:
         self.answers: list[str] = []  # to people
         self._sent: list[Press | Reply] = []
         self._confirmed = 0
-        self._results: dict[int, Done[BotCall, Presses]] = {}
         self._seconds = count(0, 60)
 
     def start(self, submit: Callable[[Any], Any]) -> None:
         """A daemon starts, and gets what is not confirmed."""
-        self._results.clear()
-        self._poller = ButtonPoller(self, submit)
+        self._poller = ButtonPoller(AtOnce(self._answer), submit)
 
     def receive(self, outgoing: Delivery, now: datetime) -> str:
         """A message arrives. Returns its number, by which the daemon recognises replies to it."""
@@ -70,9 +93,8 @@ class SimulatedChat:
             self._poller.poll(next(self._seconds), channels)
             settle()
 
-    # --- the executor of the poller: its requests to the bot ------------------------------------------------------------------
-
-    def submit(self, number: int, call: BotCall) -> None:
+    def _answer(self, call: BotCall) -> Presses:
+        """What the bot answers to a request of the poller."""
         new: list[Press | Reply] = []
         if call.press is None:
             self._confirmed = max(self._confirmed, call.offset)
@@ -81,18 +103,4 @@ class SimulatedChat:
             self.answers.append(call.text)
         presses = tuple(each for each in new if isinstance(each, Press))
         replies = tuple(each for each in new if isinstance(each, Reply))
-        self._results[number] = Done(call, Presses(presses, replies, len(self._sent)))
-
-    def results(self) -> list[tuple[int, Done[BotCall, Presses]]]:
-        return list(self._results.items())
-
-    def ack(self, numbers: list[int]) -> None:
-        for number in numbers:
-            self._results.pop(number)
-
-    def inflight(self) -> dict[int, BotCall]:
-        return {}
-
-    def cancel(self, number: int, why: str) -> None: ...
-
-    def give_up(self, number: int, done: Done[BotCall, Presses]) -> None: ...
+        return Presses(presses, replies, len(self._sent))

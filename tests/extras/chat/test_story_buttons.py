@@ -15,6 +15,7 @@ from run_async import with_http
 from servers import telegram
 from servers.scripted import reply
 from servers.telegram import Telegram, refusal
+from simulated_chat import AtOnce
 from test_endless_answers import check_reader
 from world import MakeWorld, World, send_by_transport
 
@@ -26,7 +27,6 @@ from scheduler.insight.status_data import read_status
 from scheduler.model.events import ButtonPressed, PauseChanged
 from scheduler.net.http_client import MAX_BODY_START
 from scheduler.telemetry.event_log import EventLog
-from scheduler.work.executor import Done
 
 CONFIG = """\
 host: web1
@@ -41,28 +41,9 @@ cron:
 """
 
 
-class AtOnce:
-    """An executor that sends each request to a bot at once."""
-
-    def __init__(self) -> None:
-        self._results: dict[int, Done[BotCall, Presses]] = {}
-
-    def submit(self, number: int, task: BotCall) -> None:
-        self._results[number] = Done(task, asyncio.run(with_http(lambda http: call_bot(task, http))))
-
-    def results(self) -> list[tuple[int, Done[BotCall, Presses]]]:
-        return list(self._results.items())
-
-    def ack(self, numbers: list[int]) -> None:
-        for number in numbers:
-            self._results.pop(number)
-
-    def inflight(self) -> dict[int, BotCall]:
-        return {}
-
-    def cancel(self, number: int, why: str) -> None: ...
-
-    def give_up(self, number: int, done: Done[BotCall, Presses]) -> None: ...
+def send(call: BotCall) -> Presses:
+    """The answer of the stand-in to a request of the poller."""
+    return asyncio.run(with_http(lambda http: call_bot(call, http)))
 
 
 class Chat:
@@ -70,7 +51,7 @@ class Chat:
 
     def __init__(self, world: World, phone: Telegram) -> None:
         self.world, self.phone = world, phone
-        self.poller = ButtonPoller(AtOnce(), world.inbox.submit)
+        self.poller = ButtonPoller(AtOnce(send), world.inbox.submit)
 
     def poll(self) -> float | None:
         """Ask for presses once, and carry them out."""

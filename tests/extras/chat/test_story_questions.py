@@ -17,7 +17,8 @@ from servers.messages import message, text_answer, tool
 from servers.scripted import Server, reply
 from servers.telegram import Telegram
 from servers.tools import ToolServer
-from test_story_buttons import AtOnce, Chat
+from simulated_chat import AtOnce
+from test_story_buttons import Chat, send
 from test_story_explain import explained_entry
 from world import Delayed, MakeWorld, World, send_by_transport
 
@@ -252,7 +253,7 @@ def test_after_a_crash_the_next_attempt_gets_the_question_of_the_one_before_and_
     asked = ask(world, "Delete it?", "ops")
     world.downtime(minutes=2)
     world.run(minutes=1)
-    chat.poller = ButtonPoller(AtOnce(), world.inbox.submit)
+    chat.poller = ButtonPoller(AtOnce(send), world.inbox.submit)
     assert chat.press("yes", 0, **ANNA) == "yes, by Anna on phone"
     again = ask(world, "Delete it?", "ops")
     assert (again.id, again.answer, again.run) == (asked.id, "yes", asked.run)
