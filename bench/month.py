@@ -40,7 +40,7 @@ def main() -> None:
     print(f"{given.seeds} seeds from {given.first}: means, of {given.events} events and {rises} rises in {given.days} days")
     print(f"| other key/forgotten/prose, % | {' | '.join(COLUMNS)} |")
     print(f"|---|{'---|' * len(COLUMNS)}")
-    # Processes that were forked would share the event loop of tests/support, and take each other's wakeups.
+    # Forked processes would share the event loop of tests/support, and one could wait for ever for a signal that another took.
     with ProcessPoolExecutor(given.jobs, mp_context=get_context("spawn")) as pool:
         for level in given.levels:
             play = partial(

@@ -380,7 +380,7 @@ class Answers:
     def _groups(self) -> list[_Group]:
         """The findings of all answers, by what they are about.
 
-        One about nothing that is known is about what another answer gives its key, so what is known comes first.
+        A finding about nothing that is known joins those with its key. So what is known is grouped first.
         """
         groups: list[_Group] = []
         assigned = [(number, *each) for number, findings in enumerate(self.findings) for each in self.look.assign(findings)]

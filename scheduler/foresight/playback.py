@@ -64,11 +64,11 @@ def temporary_folder() -> Iterator[Path]:
 
     before = {number: signal.signal(number, leave) for number in ENDING_SIGNALS if signal.getsignal(number) != signal.SIG_IGN}
     folder = Path(gettempdir(), f"heartbeatd-{uuid4().hex}")
-    try:  # TemporaryDirectory does not remove its folder if a signal comes while it creates or removes it
+    try:  # a TemporaryDirectory stays if a signal comes while it is created or removed
         folder.mkdir(mode=0o700)
         yield folder
     finally:
-        is_removing = True
+        is_removing = True  # from now on, `leave` ignores signals
         shutil.rmtree(folder, ignore_errors=True)
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -328,7 +328,7 @@ def _course(past: Past, playback: Playback) -> list[tuple[datetime, Callable[[],
 
 
 def _was_started_when_first_seen(run: RecordedRun, row: EntryRow) -> bool:
-    """Whether `run --once` started it: no time of its schedule is there, and its agent was first seen then."""
+    """Whether `run --once` started a run: it is planned when its agent was first seen, which is no time of its schedule."""
     return run.slot == row.first_seen_at and row.schedule.slots(run.slot - MILLISECOND, run.slot) is None
 
 
@@ -391,7 +391,7 @@ def _verdict(run: RecordedRun | None, messages: Mapping[int, int]) -> RunVerdict
 
 
 def verdict_text(verdict: RunVerdict) -> str:
-    """What became of a run in words. If it sent messages, their number says it."""
+    """What became of a run in words, with the number of messages that it sent."""
     says = cause_of_run("closed", verdict.result, verdict.why, DeliveryState.NONE).text
     if not verdict.messages:
         return says

@@ -128,7 +128,7 @@ def record_call(tx: Transaction, claim: Claim, call: Call, error: str) -> tuple[
     called = circuit_of_call(call) if _open_breakers_by_circuit(tx.db) else None
     if called is None or not is_answered(call):
         return ()
-    # A program that began before the usage limit was reached says nothing about it. All others are probes.
+    # Only a run that probes an account ends its limit: one that began before the limit was reached says nothing about it.
     answering = [each for each in required_circuits((called,)) if not each.is_account or _is_probed_by(tx, each, claim.run.id)]
     return tuple(circuit for each in answering for circuit in _close_breaker(tx, each))
 

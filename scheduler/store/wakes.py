@@ -334,14 +334,14 @@ def return_wakes(tx: Transaction, run_id: int, again_at: datetime | None = None,
 def _join_newer(tx: Transaction, wake: Wake, again_at: datetime | None) -> bool:
     """Merge a wake of a run into a newer one of the same sender, if there is one that waits.
 
-    The sender may have sent the newer one during the run, or while the run waited for its lock or a retry. Of a program or a job,
-    its text is the latest state, and replaces the former one. A person may have said two things: both are kept, cut if necessary.
+    The sender may have sent the newer one during the run, or while the run waited for its lock or a retry. Of programs
+    and jobs, only the newer text is kept, the latest state. Of people, both texts are kept, and cut if they are too long.
     """
     newer = find_wake_of_sender(tx, wake)
     if newer is None:
         return False
-    is_said = not wake.by_program and wake.text not in ("", newer.text)
-    text = clip_wake_text(f"{wake.text}\n\n{newer.text}") if is_said else newer.text
+    keeps_both = not wake.by_program and wake.text not in ("", newer.text)
+    text = clip_wake_text(f"{wake.text}\n\n{newer.text}") if keeps_both else newer.text
     more = {"text": text, "more": wake.count, "tries": wake.earlier_runs + 1, "again_at": to_optional_millis(again_at)}
     tx.db.execute(JOIN_NEWER, _columns(wake) | more)
     tx.db.execute("update wake set state = 'ended', updated_at = ? where id = ?", (to_millis(tx.now), wake.id))
@@ -438,7 +438,7 @@ def list_waiting_wakes(db: sqlite3.Connection, kind: Kind, name: str, limit: int
 
 @dataclass(frozen=True, slots=True)
 class JobWake:
-    """A wake by a cron job. `is_in_run`: a run has it. `earlier_runs` had it before, and did not deliver it."""
+    """A wake by a cron job. `is_in_run`: a run has it. `earlier_runs`: how many had it before, and did not deliver it."""
 
     is_in_run: bool
     earlier_runs: int

@@ -127,12 +127,12 @@ class Rules:
                 is_same = is_over and problem is not None and problem.line == severity == INFO
                 ended = problem.ended if problem is not None and is_same and not self.is_muted(agent) else {}
                 self._see(agent, key, severity)
-                is_late = problem is None or problem.ended_at is None or self.has_passed(DAY, problem.ended_at)
-                if problem is not None and is_late is not True:
+                day_has_passed = problem is None or problem.ended_at is None or self.has_passed(DAY, problem.ended_at)
+                if problem is not None and day_has_passed is not True:
                     # An `info` comes back: no news to those that it was sent to. If it is unstable again, they are told again.
                     for who, sent in ended.items():
-                        may_be_news = sent.may_be_settled or is_late is None
-                        problem.sent.setdefault(who, replace(sent, is_unstable=False, may_be_settled=may_be_news))
+                        doubted = sent.may_be_settled or day_has_passed is None
+                        problem.sent.setdefault(who, replace(sent, is_unstable=False, may_be_settled=doubted))
             if (problem := self.problems.get((agent, key))) is not None and problem.is_open:
                 problem.missed, problem.line = 0, severity
         for key, problem in self._open_of(agent):
