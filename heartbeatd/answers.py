@@ -289,6 +289,8 @@ class Leader(SharedBody):
 
 
 class Downtime(SharedBody):
+    """A time in which no daemon ran. `clean`: the daemon before it was stopped in order."""
+
     since: Time
     until: Time | None
     clean: bool

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from heartbeat.runners import AgentRequest, Answer, ProcessResult
 from heartbeat.words import format_count
-from heartbeatd.answers import EntryName, ResponseBody, Time
+from heartbeatd.answers import Downtime, EntryName, ResponseBody, Time
 from heartbeatd.verbs import RunJob, Wake
 from scheduler.config.file.diagnostics import ConfigError
 from scheduler.config.settings.config_snapshot import load_stored
@@ -45,7 +45,6 @@ from scheduler.model.outcome import (
 from scheduler.model.settings import History, Settings
 from scheduler.model.timestamps import MILLISECOND
 from scheduler.store import boots, config_history, entries, recorded_runs
-from scheduler.store.boots import Downtime
 from scheduler.store.recorded_runs import RecordedRun, RecordedWake
 from scheduler.work.plan import make_plan
 

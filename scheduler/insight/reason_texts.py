@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from heartbeat.words import format_count
-from heartbeatd.answers import BreakerStatus, RunNotice
+from heartbeatd.answers import BreakerStatus, FrozenTime, RunNotice
 from scheduler.model.circuit import EVERY_MODEL, Circuit
 from scheduler.model.levels import Level, level_of
 from scheduler.model.outcome import ANSWERED, DeliveryState, Outcome, Reason, Skip, Suppression
 from scheduler.model.wake import RejectedBecause
 from scheduler.store import outbox
-from scheduler.store.boots import STOPPED, Freeze
+from scheduler.store.boots import STOPPED
 from scheduler.store.clock_changes import ClockChange
 from scheduler.store.rejected_wakes import RejectedWakes
 
@@ -184,7 +184,7 @@ def clock_change_text(change: ClockChange) -> str:
     return f"the system clock jumped {far} {'forward, or the machine was suspended' if change.by > timedelta() else 'back'}"
 
 
-def freeze_text(freeze: Freeze) -> str:
+def freeze_text(freeze: FrozenTime) -> str:
     """How long the daemon was frozen, and why if that is known."""
     long = timedelta(seconds=round((freeze.until - freeze.since).total_seconds()))
     return f"the daemon had been frozen for {long}: {FREEZE_TEXTS[freeze.cause]}"

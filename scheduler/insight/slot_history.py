@@ -10,6 +10,7 @@ from datetime import datetime
 from functools import partial
 from itertools import islice
 
+from heartbeatd.answers import Downtime, FrozenTime
 from scheduler.engine import planning
 from scheduler.insight import reason_texts
 from scheduler.insight.reason_texts import SlotCause
@@ -20,7 +21,6 @@ from scheduler.model.levels import Level
 from scheduler.model.outcome import ANSWERED, WOKEN, DeliveryState, Outcome, Skip, Trigger
 from scheduler.model.timestamps import EPOCH, MILLISECOND, from_millis
 from scheduler.store import boots, clock_changes, entries, run_history, runs
-from scheduler.store.boots import Downtime, Freeze
 from scheduler.store.clock_changes import ClockChange
 from scheduler.store.outbox import Delivery
 
@@ -64,7 +64,7 @@ class MissedRecords:
 
     downs: Sequence[Downtime]
     jumps: Sequence[ClockChange]
-    freezes: Sequence[Freeze]
+    freezes: Sequence[FrozenTime]
 
     def cause(self, due: datetime) -> SlotCause:
         """The reason why a slot that came due at this time was missed."""

@@ -18,7 +18,6 @@ from heartbeatd.answers import (
     BudgetStatus,
     BudgetUsage,
     DaemonBoot,
-    Downtime,
     EntryName,
     EntryStatus,
     Failing,
@@ -80,7 +79,7 @@ def read_status(
         daemon=DaemonBoot.model_validate(boot, from_attributes=True) if boot else None,
         leader=Leader.model_validate(leader, from_attributes=True) if leader else None,
         problems=[each for each in list_problems(db, now, also_over=False) if each.state in LISTED],
-        downs=[Downtime.model_validate(down, from_attributes=True) for down in boots.latest_downtimes(db)],
+        downs=boots.latest_downtimes(db),
         frozen=_frozen_times(db, now),
         config_hash=boot.config_hash if boot else None,
         reload=reload_history.reload_status(db),
@@ -130,9 +129,8 @@ def _told_at(problem: Problem) -> datetime | None:
 
 def _frozen_times(db: sqlite3.Connection, now: datetime) -> list[FrozenTime]:
     """The latest times of the last week in which the process was frozen or the machine was suspended, the newest first."""
-    freezes = boots.freezes_between(db, now - RECENT_FREEZES, now)
     changes = clock_changes.clock_changes_between(db, now - RECENT_FREEZES, now)
-    found = [FrozenTime.model_validate(each, from_attributes=True) for each in freezes]
+    found = boots.freezes_between(db, now - RECENT_FREEZES, now)
     found += [FrozenTime(since=each.at - each.by, until=each.at, cause=SLEPT) for each in changes if each.is_sleep]
     return sorted(found, key=lambda each: each.until, reverse=True)[:MAX_FREEZES]
 

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from itertools import pairwise
 
+from heartbeatd.answers import Downtime, FrozenTime
 from scheduler.model.timestamps import from_millis, to_millis
 from scheduler.store.rows import insert_row, read_row
 from scheduler.store.transaction import Transaction, is_file
@@ -29,15 +30,6 @@ class Boot:
     version: str
     tzdata: str
     database_server: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Downtime:
-    """A time in which no daemon ran. `clean`: the daemon before it was stopped in order. `until` None: no boot has followed."""
-
-    since: datetime
-    until: datetime | None
-    clean: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,34 +225,24 @@ def all_boots(db: sqlite3.Connection) -> list[BootRecord]:
 
 def downtimes_between(boots: list[BootRecord], *, running: bool) -> list[Downtime]:
     """The downtimes between these boots, in order, and the one after the last boot unless it is `running`."""
-    found = [Downtime(before.seen_until, after.started_at, before.clean) for before, after in pairwise(boots)]
+    found = [Downtime(since=before.seen_until, until=after.started_at, clean=before.clean) for before, after in pairwise(boots)]
     if boots and not running:
-        found.append(Downtime(boots[-1].seen_until, None, boots[-1].clean))
+        found.append(Downtime(since=boots[-1].seen_until, until=None, clean=boots[-1].clean))
     return found
-
-
-@dataclass(frozen=True, slots=True)
-class Freeze:
-    """A tick that was to begin at `since` began only at `until`.
-
-    `cause` is STOPPED if a signal had stopped the process. None: it got no CPU time or disk access, or something else froze it.
-    The table has a former name: `stall`.
-    """
-
-    since: datetime
-    until: datetime
-    cause: str | None = None
 
 
 STOPPED = "stopped"
 
 
 def record_freeze(tx: Transaction, late: timedelta, cause: str | None) -> None:
-    """Record that this tick began `late`."""
+    """Record that this tick began `late`. The table has a former name: `stall`.
+
+    `cause` is STOPPED if a signal had stopped the process. None: it got no CPU time or disk access, or something else froze it.
+    """
     insert_row(tx.db, "stall", {"since": tx.now - late, "until": tx.now, "cause": cause})
 
 
-def freezes_between(db: sqlite3.Connection, begin: datetime, end: datetime) -> list[Freeze]:
+def freezes_between(db: sqlite3.Connection, begin: datetime, end: datetime) -> list[FrozenTime]:
     """The freezes that overlap [begin, end)."""
     rows = db.execute("select * from stall where until >= ? and since < ? order by id", (to_millis(begin), to_millis(end)))
-    return [read_row(Freeze, row) for row in rows]
+    return [read_row(FrozenTime, row) for row in rows]

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 import pytest
 from world import utc
 
+from heartbeatd.answers import Downtime
 from scheduler.insight import reason_texts
 from scheduler.insight.slot_history import (
     EntryRecord,
@@ -18,7 +19,6 @@ from scheduler.insight.slot_history import (
     slot_results,
 )
 from scheduler.model.outcome import Skip
-from scheduler.store.boots import Downtime
 
 EIGHT = utc("2026-03-02 08:00")
 CHANGE = utc("2026-03-02 08:00:30")
@@ -53,7 +53,7 @@ def test_a_slot_whose_stagger_ends_after_a_change_belongs_to_the_new_schedule_an
 
 def test_a_slot_that_came_due_after_a_short_downtime_was_not_missed_because_of_it() -> None:
     missed = SlotResult(EIGHT, cause_of_run("closed", "skipped", Skip.MISSED, "none"), 7)
-    down = Downtime(EIGHT - timedelta(minutes=5), CHANGE, clean=True)
+    down = Downtime(since=EIGHT - timedelta(minutes=5), until=CHANGE, clean=True)
     (result,) = results_around_eight(hourly_period(EIGHT - timedelta(days=1), None), rows=(missed,), downs=(down,))
     assert (result.run_id, result.cause.code) == (7, Skip.MISSED)
     (result,) = results_around_eight(hourly_period(EIGHT - timedelta(days=1), None, offset=20), rows=(missed,), downs=(down,))
