@@ -30,8 +30,8 @@ from scheduler.engine.effects import Sender, VerbRequest
 from scheduler.engine.inbox import Inbox, Request
 from scheduler.engine.plan_sync import adopt_plan
 from scheduler.engine.tick import Engine, Executors
-from scheduler.foresight.virtual_time import VirtualClock as Clock
-from scheduler.foresight.virtual_time import VirtualDaemon, VirtualExecutor
+from scheduler.foresight.playback import VirtualClock as Clock
+from scheduler.foresight.playback import VirtualDaemon, VirtualExecutor
 from scheduler.model.entry import Claim
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.events import Event
