@@ -12,7 +12,7 @@ from test_story_explain import explained_entry
 from world import QUIET, AgentCall, Delayed, MakeWorld, World, utc
 
 from heartbeat.runners import ProcessResult
-from heartbeat.runners.usage_limits import limited_until
+from heartbeat.runners.command import limited_until
 from scheduler.insight import explanation
 
 RIGA = ZoneInfo("Europe/Riga")  # UTC+2 in March
