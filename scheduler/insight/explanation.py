@@ -48,7 +48,7 @@ from scheduler.model.entry import Key
 from scheduler.model.outcome import ANSWERED, DeliveryState, Kind, Outcome, Suppression, Trigger
 from scheduler.model.problem import DAEMON, NEWS, PROVIDER, Effect, Problem
 from scheduler.model.timestamps import MILLISECOND
-from scheduler.store import cost_history, outbox, problems, rejected_wakes, run_history, runs, wakes
+from scheduler.store import cost_history, outbox, problems, run_history, runs, wakes
 
 SEARCH_SPANS = tuple(timedelta(days=number) for number in (0.1, 1, 8, 60, 800))  # how far around a time to look for a slot
 
@@ -145,7 +145,7 @@ def _facts_of_now(explained: ExplainedEntry, checks: Preconditions) -> Iterator[
             what = squeeze(reminder.text, MAX_ERROR)
             yield _fact("reminder", "reminder", f"at {at(reminder.at)} by {reminder.by} (wake {reminder.wake}): {what}")
     of_job, last_day = explained.row.kind is Kind.CRON, (explained.now - RECENT, explained.now + MILLISECOND)
-    for rejected in rejected_wakes.rejected_wakes_between(db, *last_day):
+    for rejected in wakes.rejected_wakes_between(db, *last_day):
         if (rejected.source == Trigger.CRON and rejected.sender if of_job else rejected.agent) == explained.row.name:
             yield _fact("rejected", rejected.why, reason_texts.rejected_wakes_text(rejected, at, of_job=of_job))
     for remark in explained.entry.checklist_remarks() if explained.entry else ():

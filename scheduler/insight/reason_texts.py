@@ -15,7 +15,7 @@ from scheduler.model.wake import RejectedBecause
 from scheduler.store import outbox
 from scheduler.store.boots import STOPPED
 from scheduler.store.clock_changes import ClockChange
-from scheduler.store.rejected_wakes import RejectedWakes
+from scheduler.store.wakes import RejectedWakes
 
 DAEMON_DOWN = "daemon_down"
 CLOCK_JUMPED = "clock_jumped"

@@ -23,11 +23,11 @@ from scheduler.model.config_changes import KeyChange, Override, RecordedConfigEv
 from scheduler.model.entry import Entry, Key
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.outcome import Kind, Trigger
-from scheduler.store import config_history, entries, lane_holds, outbox, problems, questions, rejected_wakes, run_history, wakes
+from scheduler.store import config_history, entries, lane_holds, outbox, problems, questions, run_history, wakes
 from scheduler.store.entries import PastState
 from scheduler.store.outbox import EntryMessages
-from scheduler.store.rejected_wakes import RejectedWakes
 from scheduler.store.run_history import CauseCount
+from scheduler.store.wakes import RejectedWakes
 from scheduler.system.lanes import Lanes
 from scheduler.work.plan import Plan
 
@@ -113,7 +113,7 @@ class Records:
     def rejected_wakes(self) -> dict[Key, list[RejectedWakes]]:
         """The rejected wakes of the period, by the job that sent them, or else by their agent."""
         found: dict[Key, list[RejectedWakes]] = {}
-        for each in rejected_wakes.rejected_wakes_between(self.db, self.period.begin, self.period.end):
+        for each in wakes.rejected_wakes_between(self.db, self.period.begin, self.period.end):
             key = (Kind.CRON, each.sender) if each.source == Trigger.CRON else (Kind.HEARTBEAT, each.agent)
             found.setdefault(key, []).append(each)
         return found

@@ -11,10 +11,10 @@ from datetime import datetime, timedelta
 from heartbeatd.answers import Reminder, RunWake
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.events import WakeMoved
-from scheduler.model.outcome import Kind, WakeResult
+from scheduler.model.outcome import Kind, Trigger, WakeResult
 from scheduler.model.timestamps import from_millis, from_optional_millis, to_millis, to_optional_millis
 from scheduler.model.wake import MAX_REMINDERS, WAITS_FOR_FLOOD, WAITS_FOR_GAP, RejectedBecause, Wake, clip_wake_text
-from scheduler.store import entries, rejected_wakes, runs
+from scheduler.store import entries, runs
 from scheduler.store.rows import read_row
 from scheduler.store.transaction import Transaction, first_time, recall
 
@@ -304,7 +304,7 @@ def _record_rejected(tx: Transaction, ended: list[Wake], result: WakeResult, why
     for wake in ended:
         _report_result(tx, wake, result)
         if wake.kind is Kind.HEARTBEAT:
-            rejected_wakes.record_rejected_wake(tx, wake, why)
+            _record_rejection(tx, wake, why)
     return ended
 
 
@@ -385,7 +385,7 @@ def expire_wakes_of_entry(tx: Transaction, kind: Kind, name: str, why: RejectedB
 def reject_wake(tx: Transaction, wake: Wake, why: RejectedBecause) -> None:
     """Report and record that a wake was not accepted."""
     tx.report(WakeMoved(wake.name, wake.source, wake.sender, WakeResult.REJECTED, problem=why))
-    rejected_wakes.record_rejected_wake(tx, wake, why)
+    _record_rejection(tx, wake, why)
 
 
 def wakes_of_run(db: sqlite3.Connection, run_id: int) -> list[RunWake]:
@@ -500,3 +500,52 @@ def _wake_from_row(row: sqlite3.Row) -> Wake:
 def _report_result(tx: Transaction, wake: Wake, result: WakeResult, *, final: bool = True) -> None:
     if wake.kind is Kind.HEARTBEAT:
         tx.report(WakeMoved(wake.name, wake.source, wake.sender, result, final))
+
+
+ONE_RECORD = timedelta(hours=1)  # after it a repetition gets a record of its own
+
+
+@dataclass(frozen=True, slots=True)
+class RejectedWakes:
+    """Wakes of one agent that were rejected for the same reason, from `first_at` until `at`.
+
+    `sender` is the job if `source` is `cron`. Of programs it is the sender of the latest wake.
+    """
+
+    agent: str
+    source: str
+    sender: str
+    why: RejectedBecause
+    count: int
+    first_at: datetime
+    at: datetime
+
+
+def _record_rejection(tx: Transaction, wake: Wake, why: RejectedBecause) -> None:
+    """Record a rejected wake of an agent. Programs can send any number of wakes, so their senders share a record."""
+    values = {
+        "agent": wake.name, "source": wake.source, "sender": wake.sender, "why": why, "count": wake.count,
+        "now": to_millis(tx.now), "since": to_millis(tx.now - ONE_RECORD), "job": int(wake.source == Trigger.CRON),
+    }  # fmt: skip
+    merged = tx.db.execute(
+        "update rejected_wake set count = count + :count, sender = :sender, at = :now where id = (select id from rejected_wake"
+        " where at >= :since and first_at > :since and agent = :agent and source = :source and why = :why"
+        " and (sender = :sender or :job = 0) limit 1)",
+        values,
+    )
+    if not merged.rowcount:
+        tx.db.execute(
+            "insert into rejected_wake (agent, source, sender, why, count, first_at, at)"
+            " values (:agent, :source, :sender, :why, :count, :now, :now)",
+            values,
+        )
+
+
+def rejected_wakes_between(db: sqlite3.Connection, begin: datetime, end: datetime) -> list[RejectedWakes]:
+    """The wakes that were rejected in [begin, end), one item for each agent, source, sender and reason, the latest last."""
+    rows = db.execute(
+        "select agent, source, sender, why, sum(count) as count, min(first_at) as first_at, max(at) as at from rejected_wake"
+        " where at >= ? and first_at < ? group by agent, source, sender, why order by max(at), max(id)",
+        (to_millis(begin), to_millis(end)),
+    )
+    return [read_row(RejectedWakes, row) for row in rows]

@@ -18,7 +18,7 @@ from scheduler.engine.inbox import Refused
 from scheduler.insight.explanation import explain_now
 from scheduler.insight.forecast import forecast_entries, forecast_runs
 from scheduler.model.outcome import Kind
-from scheduler.store import rejected_wakes, wakes
+from scheduler.store import wakes
 
 LAZY = agent(interval="1d")
 OPS = (Kind.HEARTBEAT, "ops")
@@ -44,7 +44,7 @@ def cancel(world: World, wake: int) -> str:
 
 
 def rejected(world: World) -> list[tuple[str, str]]:
-    found = rejected_wakes.rejected_wakes_between(world.store.connection, utc("2026-01-01 00:00"), utc("2027-01-01 00:00"))
+    found = wakes.rejected_wakes_between(world.store.connection, utc("2026-01-01 00:00"), utc("2027-01-01 00:00"))
     return [(each.sender, each.why.value) for each in found]
 
 
