@@ -37,10 +37,9 @@ from scheduler.engine.inbox import Refused
 from scheduler.engine.problems import after_close
 from scheduler.engine.tick_items import Tick
 from scheduler.model.entry import Entry, Key
-from scheduler.model.entry_row import UNTIL_RESUMED, EntryRow
+from scheduler.model.entry_row import UNTIL_RESUMED, EntryRow, KnownState, Mute, parse_mute
 from scheduler.model.events import MuteChanged, PauseChanged, ProblemChanged
 from scheduler.model.local_days import local_text
-from scheduler.model.mute import KnownState, Mute, parse_mute
 from scheduler.model.outcome import DeliveryState, Kind, Skip, Trigger
 from scheduler.model.problem import Acknowledgement, Problem, Subject
 from scheduler.model.settings import Target

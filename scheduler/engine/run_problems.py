@@ -17,8 +17,7 @@ from scheduler.engine.problems import Change, after_end, after_finding, news_of,
 from scheduler.engine.reported_problems import ReportUpdate
 from scheduler.engine.tick_items import Tick
 from scheduler.model.entry import Claim
-from scheduler.model.entry_row import EntryRow
-from scheduler.model.mute import KnownState, count_held
+from scheduler.model.entry_row import EntryRow, KnownState, count_held
 from scheduler.model.outcome import (
     ANSWERED,
     FAILURES,

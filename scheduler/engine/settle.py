@@ -35,7 +35,7 @@ from scheduler.engine.tick_items import Tick
 from scheduler.model.budget import NO_USAGE, cache_saving, call_cost
 from scheduler.model.circuit import Circuit
 from scheduler.model.entry import Claim, Entry, Facts, OpenRun
-from scheduler.model.entry_row import EntryRow
+from scheduler.model.entry_row import EntryRow, count_held, known_state
 from scheduler.model.events import (
     CallCharged,
     ChecklistRemarked,
@@ -48,7 +48,6 @@ from scheduler.model.events import (
     StaleResultDropped,
     TargetUnknown,
 )
-from scheduler.model.mute import count_held, known_state
 from scheduler.model.outcome import (
     ANSWERED,
     FAILURES,

@@ -19,8 +19,7 @@ from scheduler.engine.planning import NEAR_SLOT
 from scheduler.engine.tick_items import Tick, run_for_entry
 from scheduler.model import entry_schedule
 from scheduler.model.entry import Claim, Entry
-from scheduler.model.entry_row import EntryRow
-from scheduler.model.mute import count_held
+from scheduler.model.entry_row import EntryRow, count_held
 from scheduler.model.outcome import ANSWERED, FAILURES, AttemptResult, Failure, Kind, Reason, Skip, Trigger
 from scheduler.model.timestamps import MILLISECOND
 from scheduler.model.wake import (

@@ -7,8 +7,7 @@ from datetime import datetime
 from heartbeatd.answers import ActiveMute, EntryState
 from scheduler.insight.reason_texts import REASON_TEXTS
 from scheduler.insight.schedule_texts import TimeFormat
-from scheduler.model.entry_row import UNTIL_RESUMED, EntryRow
-from scheduler.model.mute import parse_mute
+from scheduler.model.entry_row import UNTIL_RESUMED, EntryRow, parse_mute
 
 
 def entry_state(row: EntryRow, times: TimeFormat, *, is_open: bool) -> EntryState:

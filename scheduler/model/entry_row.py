@@ -1,15 +1,17 @@
-"""The stored state of one entry: its schedule, its next slot, and how its last runs went."""
+"""The stored state of one entry: its schedule, its next slot, how its last runs went, and its mute."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Literal, NamedTuple
 
 from scheduler.model import entry_schedule
 from scheduler.model.entry_schedule import EntrySchedule
 from scheduler.model.outcome import Kind
-from scheduler.model.timestamps import MILLISECOND
+from scheduler.model.timestamps import MILLISECOND, from_millis, to_millis
 
 UNTIL_RESUMED = datetime(9999, 1, 1, tzinfo=UTC)  # the end of a pause until `resume`, and of a mute until `unmute`
 
@@ -70,7 +72,7 @@ class _Columns(NamedTuple):
 
     # Its mute
     muted_until: datetime | None = None
-    mute: str | None = None  # as text (`model/mute`)
+    mute: str | None = None  # as the text of a `Mute`
 
 
 _PLACES = {field: place for place, field in enumerate(_Columns._fields)}
@@ -83,8 +85,8 @@ class EntryRow(_Columns):
 
     def _replace(self, **changes: Any) -> EntryRow:
         values = [*self]
-        for field, value in changes.items():
-            values[_PLACES[field]] = value
+        for name, value in changes.items():
+            values[_PLACES[name]] = value
         return tuple.__new__(EntryRow, values)  # `_make` takes twice as long
 
     @property
@@ -164,3 +166,53 @@ class EntryRow(_Columns):
     def pause_ends(self) -> datetime | None:
         """When the pause ends by itself; None without a pause, and for a pause until `resume`."""
         return None if self.paused_until == UNTIL_RESUMED else self.paused_until
+
+
+@dataclass(frozen=True, slots=True)
+class KnownState:
+    """What was known of an entry when it was muted until something changes.
+
+    `problems` are the open ones that an agent reports, by key, with the rank of their severity. `texts` are digests of recent
+    messages. `failing` has the reasons of the problems that the daemon observes, separated by blanks; it is empty if it works.
+    """
+
+    problems: Mapping[str, int] = field(default_factory=dict)
+    texts: tuple[str, ...] = ()
+    failing: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Mute:
+    """A mute that began at `since`, by a person or a program (`by`).
+
+    `held` counts the runs whose messages were suppressed. With `known`, the mute ends when something changes.
+    """
+
+    since: datetime
+    by: str
+    held: int = 0
+    known: KnownState | None = None
+
+    def to_text(self) -> str:
+        """The mute as the row of its entry stores it."""
+        return json.dumps(asdict(self) | {"since": to_millis(self.since)})
+
+
+def parse_mute(text: str) -> Mute:
+    """The mute of an entry's row."""
+    data = json.loads(text)
+    known = data["known"]
+    state = None if known is None else KnownState(known["problems"], tuple(known["texts"]), known["failing"] or "")
+    return Mute(from_millis(data["since"]), data["by"], data["held"], state)
+
+
+def known_state(entry_row: EntryRow, now: datetime) -> KnownState | None:
+    """What was known of an entry that is muted until something changes; None if it is not."""
+    return parse_mute(entry_row.mute).known if entry_row.mute and entry_row.is_muted(now) else None
+
+
+def count_held(entry_row: EntryRow) -> EntryRow:
+    """The row of a muted entry after a run whose message was suppressed."""
+    assert entry_row.mute is not None
+    mute = parse_mute(entry_row.mute)
+    return entry_row._replace(mute=replace(mute, held=mute.held + 1).to_text())

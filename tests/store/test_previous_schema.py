@@ -18,7 +18,7 @@ from checkout import DATA
 from simulation import size
 from world import World, utc
 
-from scheduler.model.mute import parse_mute
+from scheduler.model.entry_row import parse_mute
 from scheduler.model.problem import PROVIDER
 from scheduler.store import problems, spend
 from scheduler.store.database import APPLICATION_ID, Store, StoreError, open_read_only_any_version
