@@ -137,7 +137,7 @@ def _reload_text(change: ReloadEvent) -> str:
 def _day_text(entry: EntryOverview, typed: str = "") -> str:
     """What the overview says of an entry; `explain NAME` begins with the same. The command `typed` is not named again."""
     command = f" `{entry.command}`" if entry.command and entry.command != typed else ""
-    return f"{_result_text(entry)}{entry.says}.{command}"
+    return f"{_result_text(entry)}{entry.says.rstrip('.')}.{command}"  # an error that is quoted may end in a full stop
 
 
 def _result_text(entry: EntryOverview) -> str:

@@ -254,7 +254,7 @@ def _name_of_notice(tick: Tick, news: News, about: Origin) -> str:
     """
     is_known_channel = news.problem.subject.kind == CHANNEL and bool(news.problem.notices)
     is_repeated = is_known_channel or news.change is Change.REMINDER or about.run_id == NO_RUN
-    when = f" of {tick.now:%Y-%m-%d %H:%M:%S}" if is_repeated else ""
+    when = f" of {tick.now:%Y-%m-%dT%H:%M:%SZ}" if is_repeated else ""
     recipient = f" to {news.target.recipient}" if news.target.recipient else ""
     return f"{news.change} {news.problem.number}{when}{recipient}"
 

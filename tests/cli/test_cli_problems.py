@@ -198,3 +198,12 @@ def test_a_failure_that_is_not_reported_yet_is_only_listed_with_all(world: World
 def test_an_unknown_number_or_name_is_answered_in_one_line(command: Command) -> None:
     for named, what in {"p99": "problem p99", "opps": "agent, job, channel or problem 'opps'"}.items():
         assert command(named, code=2) == [f"heartbeatd: no {what}; `heartbeatd problems --all` lists all problems"]
+
+
+def test_explain_ends_a_sentence_with_one_full_stop_also_after_an_error_with_its_own(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    world.scripts["backup"] = lambda _: process_result(2, "there is no tape.")
+    world.run(minutes=31)
+    main(["-c", str(world.config), "explain", "cron/backup", "--on", "2026-03-02"])
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "there is no tape. `heartbeatd show 5`" in printed
+    assert ".." not in printed
