@@ -200,7 +200,9 @@ def test_an_unknown_number_or_name_is_answered_in_one_line(command: Command) -> 
         assert command(named, code=2) == [f"heartbeatd: no {what}; `heartbeatd problems --all` lists all problems"]
 
 
-def test_explain_ends_a_sentence_with_one_full_stop_also_after_an_error_with_its_own(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+def test_explain_ends_a_sentence_with_one_full_stop_also_after_an_error_with_its_own(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
     world.scripts["backup"] = lambda _: process_result(2, "there is no tape.")
     world.run(minutes=31)
     main(["-c", str(world.config), "explain", "cron/backup", "--on", "2026-03-02"])
