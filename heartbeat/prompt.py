@@ -120,7 +120,7 @@ NO_PAST, NO_MEMORY = Past(), Memory()
 
 @dataclass(frozen=True, slots=True)
 class EarlierOutput:
-    """The output of a run that ended before: of the job that this one follows, or of this job itself."""
+    """The output of a run that ended before: of the job that this one follows, of this job itself, or of another one."""
 
     job: str
     run: int
@@ -155,6 +155,7 @@ class PromptFacts:
     problems: tuple[OpenProblem, ...] = ()
     input: EarlierOutput | None = None
     previous: EarlierOutput | None = None
+    others: tuple[EarlierOutput, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,13 +272,17 @@ def compose_task(task: str, agent: Agent, facts: PromptFacts) -> Prompt:
 
 
 def _earlier_outputs(facts: PromptFacts, zone: ZoneInfo) -> Iterator[PromptPart]:
-    """What the job before this one has printed, and what this job did at its last run, as delimited data."""
-    for part, earlier in (("input", facts.input), ("previous", facts.previous)):
+    """What the job before this one has printed, and the last outputs of this job and of others, as delimited data."""
+    given = (
+        ("input", facts.input, "The cron job {job}, which this one follows,"),
+        ("previous", facts.previous, "The last run of this job"),
+        *((f"previous:{each.job}", each, "The last successful run of the cron job {job}") for each in facts.others),
+    )
+    for part, earlier, who in given:
         if earlier is None:
             continue
         when = f"at {earlier.at.astimezone(zone):%Y-%m-%d %H:%M}: {squeeze(earlier.outcome, MAX_SENDER)}"
-        who = f"The cron job {squeeze(earlier.job, MAX_SENDER)}, which this one follows, ended {when}."
-        said = who if part == "input" else f"The last run of this job ended {when}."
+        said = f"{who.format(job=squeeze(earlier.job, MAX_SENDER))} ended {when}."
         text = f"{said} Its output follows. {_DATA}\n{_delimit_data(earlier.text)}" if earlier.text.strip() else said
         yield PromptPart(part, text)
 

@@ -204,12 +204,14 @@ def _facts(tick: Tick, entry: Entry, entry_row: EntryRow, taken: tuple[Wake, ...
         tuple(each.for_prompt for each in reported if each.key not in OWN_KEYS),
         agent_memory.source_state(tx, entry_row, entry.precheck.identity) if entry.precheck and entry.precheck.source else None,
     )
-    previous = runs.last_output(tx.db, entry.name, ANSWERED) if isinstance(entry.spec, Job) and entry.spec.previous else None
+    named = entry.spec.previous if isinstance(entry.spec, Job) else ()
+    earlier = [_shorten_output(tick, each) for name in named if (each := runs.last_output(tx.db, name, ANSWERED))]
     before = _input_of(tick, entry.after, taken) if taken or entry.after else None
     return Facts(
         blocked, wakes=taken, past=past, memory=memory,
         input=_shorten_output(tick, before) if before else None,
-        previous=_shorten_output(tick, previous) if previous else None,
+        previous=next((each for each in earlier if each.job == entry.name), None),
+        others=tuple(each for each in earlier if each.job != entry.name),
         cache=_cache_plan(tick, entry),
     )  # fmt: skip
 

@@ -100,6 +100,7 @@ class Facts:
     memory: Memory = NO_MEMORY
     input: EarlierOutput | None = None  # of the job that it follows
     previous: EarlierOutput | None = None  # its own last one, if it gets that
+    others: tuple[EarlierOutput, ...] = ()  # the last ones of the other jobs that it names
     cache: CachePlan = NO_CACHE  # which parts of the prompt a provider is asked to keep
     traceparent: str | None = None  # the span of the scheduler to which it belongs on another machine (W3C Trace Context)
 

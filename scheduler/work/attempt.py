@@ -85,6 +85,7 @@ def _given(claim: Claim, agent: Agent) -> Given:
         problems=memory.problems,
         input=claim.facts.input,
         previous=claim.facts.previous,
+        others=claim.facts.others,
     )
     return Given(
         facts,
@@ -138,9 +139,9 @@ async def _run_command(job: Job, claim: Claim, resources: Resources, elapsed: El
 
 
 def _earlier_outputs(facts: Facts) -> dict[str, str]:
-    """The variables with the output of the job that this one follows, and with its own last output."""
-    before, own = facts.input, facts.previous
-    variables = {"HEARTBEATD_PREVIOUS": own.text} if own else {}
+    """The variables with the output of the job that this one follows, and with its own last output and those of other jobs."""
+    before, texts = facts.input, [each.text for each in (facts.previous, *facts.others) if each]
+    variables = {"HEARTBEATD_PREVIOUS": "\n".join(texts)} if texts else {}
     if before is not None:
         variables |= {
             "HEARTBEATD_INPUT": before.text,

@@ -196,6 +196,62 @@ def test_a_job_gets_its_own_last_successful_output(make_world: MakeWorld) -> Non
     assert [call.env.get("HEARTBEATD_PREVIOUS") for call in world.calls] == [None, "one", "one", "three"]
 
 
+DIGEST = (
+    "agents: {ops: {runner: {kind: command, argv: [a]}, heartbeat: {interval: none}}}\n"
+    "cron:\n"
+    "  news: {schedule: '0 6 * * *', command: ./news.sh}\n"
+    "  mail: {schedule: '30 6 * * *', prompt: Read the mail., agent: ops}\n"
+    "  digest: {schedule: '0 7 * * *', prompt: Write the digest., agent: ops, previous: [news, mail, digest]}\n"
+    "  copy: {schedule: '5 7 * * *', command: ./copy.sh, previous: [mail, news, copy]}\n"
+)
+
+
+@pytest.mark.parametrize("workers", [False, True])
+def test_a_digest_gets_the_last_outputs_of_the_jobs_that_it_names(make_world: MakeWorld, workers: bool) -> None:
+    """It waits for none of them. On the first day one has not run yet, and on the third day it fails."""
+    news, mails, digests = iter(["heat", 1]), iter(["<think>hm</think>none", "two", "three"]), iter(["a", "b", "c"])
+    world = make_world(DIGEST, start="2026-03-02 06:15", through_payloads=workers)
+    world.scripts |= {"news": lambda call: next(news), "mail": lambda call: next(mails), "digest": lambda call: next(digests)}
+    world.scripts["copy"] = lambda call: f"copied {call.at:%d}"
+    world.run(hours=50)
+    prompts = [call.stdin for call in world.calls if call.name == "digest"]
+    said = [[line.partition(". ")[0] for line in prompt.splitlines() if " ended at " in line] for prompt in prompts]
+    assert said == [
+        ["The last successful run of the cron job mail ended at 2026-03-02 06:30: ok"],
+        [
+            "The last run of this job ended at 2026-03-02 07:00: ok",
+            "The last successful run of the cron job news ended at 2026-03-03 06:00: ok",
+            "The last successful run of the cron job mail ended at 2026-03-03 06:30: ok",
+        ],
+        [
+            "The last run of this job ended at 2026-03-03 07:00: ok",
+            "The last successful run of the cron job news ended at 2026-03-03 06:00: ok",
+            "The last successful run of the cron job mail ended at 2026-03-04 06:30: ok",
+        ],
+    ]
+    assert "hm" not in prompts[0]
+    assert "heat" in prompts[2]
+    parts = [part["name"] for part in world.records("digest")[1]["prompt_parts"]]
+    assert parts[-3:] == ["previous", "previous:news", "previous:mail"]
+    copies = [call.env["HEARTBEATD_PREVIOUS"] for call in world.calls if call.name == "copy"]
+    assert copies == ["none", "copied 02\ntwo\nheat", "copied 03\nthree\nheat"]
+
+
+@pytest.mark.parametrize(
+    ("written", "complaint"),
+    [
+        ("nwes", "'nwes' is not a declared job; did you mean news?"),
+        ("[news, news]", "'news' is listed twice; remove one of them"),
+        ("[a, b, c, d, e, f, g, h]", "this is a list of 8; write true, a job, or a list of 1 to 7 jobs"),
+        ("3", "this is not read as text; put it in quotes"),
+    ],
+)
+def test_the_named_jobs_must_be_in_the_config(tmp_path: Path, written: str, complaint: str) -> None:
+    """So a job cannot be renamed or removed without the ones that name it."""
+    found = complaints(tmp_path, DIGEST.replace("[news, mail, digest]", written))
+    assert [each.partition("cron.digest.previous: ")[2] for each in found] == [complaint]
+
+
 def test_a_second_job_that_still_runs_follows_the_latest_end_and_counts_the_others(make_world: MakeWorld) -> None:
     numbers = iter(range(1, 99))
     world = make_world(pair(second="timeout: 6h"), scripts={"backup": lambda call: str(next(numbers))})

@@ -727,7 +727,9 @@ class JobAction(ConfigPart):
         " `none` means `edges`.",
         applies_to="prompt",
     )
-    previous: bool = key(False, "With `true`, the job gets the output of its own last successful run.")
+    previous: types.Outputs = key(
+        False, "Jobs whose last successful output this job [gets](jobs.md#job-after-job). `true` is the job itself."
+    )
     timeout: types.PositiveDuration = key("10m", "Timeout of one try.")
     retries: types.Retries = key(0, "Further tries after a failure. Set it only if the job is safe to repeat.")
 

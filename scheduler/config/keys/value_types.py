@@ -39,6 +39,7 @@ Share = float | timedelta
 MOST_USD = 1_000_000
 MOST_TOKENS = 1_000_000_000
 MOST_COUNT = 1000
+MOST_OUTPUTS = 7  # of other jobs for a job: together, they fit into one environment variable
 DEFAULT_PREFIX = "[{agent}@{host}]"
 PREFIX_PLACEHOLDERS = ("agent", "host", "kind")
 MAX_PREFIX_LENGTH = 100
@@ -232,6 +233,16 @@ def check_headers_differ(headers: dict[str, str]) -> dict[str, str]:
     return headers
 
 
+def parse_outputs(value: object) -> bool | tuple[str, ...]:
+    """The jobs whose last outputs a job gets; True for its own."""
+    if isinstance(value, bool):
+        return value
+    names = tuple(parse_nonempty_text(each) for each in (value if isinstance(value, list) else [value]))
+    if 0 < len(names) <= MOST_OUTPUTS:
+        return check_items_differ(names)
+    raise ValueError(f"this is a list of {len(names)}; write true, a job, or a list of 1 to {MOST_OUTPUTS} jobs")
+
+
 def parse_tokens(value: object) -> int:
     """An amount of tokens: a number, which may end with k for thousands or m for millions."""
     if type(value) is int:
@@ -353,7 +364,7 @@ def parse_prefix(value: object) -> str:
     return text
 
 
-def check_items_differ(items: tuple[object, ...]) -> tuple[object, ...]:
+def check_items_differ(items: tuple[T, ...]) -> tuple[T, ...]:
     for index, item in enumerate(items):
         if item in items[:index]:
             raise ValueError(f"{quote_value(item)} is listed twice; remove one of them")
@@ -488,6 +499,14 @@ _PERSON = text(
     text_like(r"@?[A-Za-z0-9_]{1,32}", "is not a user name of Telegram; write @NAME, or the number of the user in quotes")
 )
 People = Annotated[tuple[Annotated[str, _PERSON], ...], _ITEMS, OneOrList("name or list")]
+Outputs = Annotated[
+    bool | tuple[str, ...],
+    Notation(
+        parse_outputs,
+        {"anyOf": [{"type": "boolean"}, {"type": "string"}, {"type": "array", "items": {"type": "string"}}]},
+        f"boolean, job, or list of up to {MOST_OUTPUTS}",
+    ),
+]
 AgentNames = Annotated[tuple[Text, ...], _ITEMS, OneOrList("agent or list")]
 Targets = Annotated[tuple[Text, ...], _ITEMS, OneOrList("channel, `last`, list, `none`", "none")]
 Calendars = Annotated[tuple[Text, ...], _ITEMS, OneOrList("calendar, list, `none`", "none")]

@@ -68,6 +68,7 @@ def build_job(
         schedule=schedule,
         at=_build_moment(job, zone, node),
         after=After(job.after.job, job.after.on) if job.after else None,
+        previous=(name,) if job.previous is True else job.previous or (),
         reboot=reboot,
         misfire=job.misfire.policy,
         env=node.build_variables(job.env, "env"),
@@ -142,14 +143,15 @@ def _find_unused_keys(job: models.Job) -> Iterator[tuple[str, str]]:
 
 
 def check_chains(jobs: Mapping[str, Job], agents: Mapping[str, Agent], context: ConfigContext) -> None:
-    """Check the jobs that run after others: each of these must exist, a chain must have a beginning, and none may call a model
-    more often than limits.min_interval allows. `agents` are those of jobs with a prompt.
+    """Check the jobs that name others: each of these must exist, a chain must have a beginning, and none that runs after another
+    one may call a model more often than limits.min_interval allows. `agents` are those of jobs with a prompt.
     """
     reported: set[str] = set()
     for name, job in jobs.items():
+        node = context.entry("cron", name)
+        node.check_declared(job.previous, jobs, "job", "previous")
         if job.after is None:
             continue
-        node = context.entry("cron", name)
         others = [each for each in jobs if each != name]
         node.check_declared((job.after.job,), jobs, "job", "after", "job", offered=others)
         chain, is_circle = follow_chain(jobs, name)

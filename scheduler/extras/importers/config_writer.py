@@ -26,8 +26,8 @@ MOST_REPAIRS = 12  # rounds in which rejected values are taken out; each round h
 _NEEDED = frozenset(
     ("runner", "command", "prompt", "agent", "schedule", "every", "at", "timezone", "wake_heartbeat", "url", "kind")
 )
-# Without one of these keys an entry would run at other times, or send to others, so it is disabled.
-_DECIDING = frozenset(("enabled", "interval", "active_hours", "precheck", "deliver", "wake_mode"))
+# Without one of these keys an entry would run at other times, know less, or send to others, so it is disabled.
+_DECIDING = frozenset(("enabled", "interval", "active_hours", "precheck", "previous", "deliver", "wake_mode"))
 _ORDER = {
     "agents": ("workspace", "runner", "model", "heartbeat"),
     "heartbeat": ("enabled", "interval", "schedule", "active_hours"),
@@ -133,6 +133,7 @@ def _rename(draft: Draft, section: str, name: str, known: Mapping[str, object]) 
     referring = {
         "agents": ("agent", "wake_heartbeat"),
         "channels": ("deliver",),
+        "cron": ("previous",),
         "providers": ("provider",),
     }.get(section, ())
     for kind in ("agents", "cron"):
@@ -141,7 +142,7 @@ def _rename(draft: Draft, section: str, name: str, known: Mapping[str, object]) 
                 for key in referring:
                     if part.get(key) == name:
                         part[key] = new
-                    elif isinstance(part.get(key), list):  # of recipients
+                    elif isinstance(part.get(key), list):  # of recipients or jobs
                         part[key] = [new if each == name else each for each in part[key]]
 
 

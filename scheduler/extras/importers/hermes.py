@@ -7,6 +7,7 @@ website/docs/user-guide/features/cron.md. Hermes has jobs and no heartbeat, so i
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 from scheduler.extras.importers import value_converters
 from scheduler.extras.importers.config_draft import NO_BOT, Draft, Part, Rule
@@ -58,7 +59,7 @@ DROPS = (
     Drop("jobs.*.id", NAMES_A_THING, is_loss=False),
     Drop("jobs.*.origin", "the job is not sent to the chat in which it was made", is_loss=False),
     Drop("jobs.*.repeat.times", "heartbeatd repeats a job until it is removed", changes_meaning=True),
-    Drop("jobs.*.context_from", "a job sees the output of the job that it follows: write after: JOB", changes_meaning=True),
+    Drop("jobs.*.context_from", "a command needs no outputs of other jobs", is_loss=False),
     Drop("jobs.*.enabled_toolsets", "the command line of the runner has the tools of the profile", changes_meaning=True),
     Drop("paused_reason failure_streak last_delivery_unverified", RECORD, "jobs.*", is_loss=False),
     Drop("attach_to_session reasoning_effort profile", NO_COUNTERPART, "jobs.*"),
@@ -78,10 +79,16 @@ def convert(draft: Draft) -> None:
     for config in draft.files.configs:
         if config.get("model"):
             draft.find_agent("").apply(AGENT, config)
+    jobs: list[tuple[Node, Part]] = []
     for node in draft.files.jobs:
         is_script = node.get("no_agent").value is True
         if job := add_job(draft, node, SCRIPTED if is_script else JOBS):
             _put_rest(node, job)
+            jobs.append((node, job))
+    names = {node.get(key).text.lower(): job.name for key in ("name", "id") for node, job in jobs}
+    for node, job in jobs:
+        if "prompt" in job and (named := node.get("context_from")):
+            _put_outputs(named, job, names)
 
 
 def _put_rest(node: Node, job: Part) -> None:
@@ -100,10 +107,21 @@ def _put_rest(node: Node, job: Part) -> None:
             model = node.get("model_snapshot")
         if model.text and "model" not in job:
             job.put("model", model, model.text, "the model of jobs without their own")
-    chain = node.get("context_from")
-    if "prompt" in job and {leaf.text for leaf in chain.leaves()} == {OWN_OUTPUT}:
-        job.put("previous", chain, True, "the job gets its own last output")
     _put_recipients(node, job)
+
+
+def _put_outputs(named: Node, job: Part, names: Mapping[str, str]) -> None:
+    """The jobs whose last outputs a job gets. `names` are those of all jobs, by their IDs and names in Hermes."""
+    wanted = [each.text for each in named.leaves() if each.text]
+    known = {**names, OWN_OUTPUT: job.name}
+    if lost := [each for each in wanted if each.lower() not in known]:
+        why = f"not among the imported jobs: {', '.join(lost)}"
+        job.draft.receipt.drop(named, why)
+        job.disable(f"{named.key}: {why}")
+        return
+    found = list(dict.fromkeys(known[each.lower()] for each in wanted))
+    if found:
+        job.put("previous", named, True if found == [job.name] else found[0] if len(found) == 1 else found, "its last outputs")
 
 
 def _put_recipients(node: Node, job: Part) -> None:

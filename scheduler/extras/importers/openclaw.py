@@ -79,12 +79,15 @@ DEFAULTS = {"interval": "30m", "ack_max_chars": 300, "on_missing": "run"}
 WORKSPACE = "~/.openclaw/workspace"
 NAMED_ZONES = ("", "user", "local")
 
+NO_SCRIPT = (  # of a trigger: it calls tools of OpenClaw
+    "only OpenClaw can run the script, which decides whether the job runs; for a prompt, write a shell command as precheck"
+)
 NO_HEADERS = "a webhook of heartbeatd sends no token in a header"
 NO_SESSION = "sessions stay in OpenClaw"
 NO_ACCOUNT = "the bot of this account is not in the imported files"
 STAYS = "stays in OpenClaw, which still runs the agent"
 DROPS = (
-    Drop("jobs.*.trigger", "the script decides whether the job runs, and only OpenClaw can run it", changes_meaning=True),
+    Drop("jobs.*.trigger", NO_SCRIPT, changes_meaning=True),
     Drop("jobs.*.payload.toolsAllow", "the command line of OpenClaw cannot restrict the tools of a run", changes_meaning=True),
     Drop("jobs.*.pacing", "the agent sets the time of the next run itself", changes_meaning=True),
     Drop("description displayName delivery.bestEffort delivery.failureDestination failureAlert", NO_COUNTERPART, "jobs.*"),

@@ -128,6 +128,16 @@ def test_an_entry_with_a_name_that_is_taken_gets_another_name(tmp_path: Path, ca
     assert "    agent: main-2\n" in path.read_text("utf-8")
 
 
+def test_a_job_gets_the_outputs_of_the_job_whose_name_is_taken(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(
+        tmp_path, "config.yaml", "cron:\n  news: {every: 1h, command: ./news.sh}\n  brief: {every: 2h, command: ./x.sh}\n"
+    )
+    job = {"prompt": "Go.", "schedule": "0 7 * * *", "deliver": "local"}
+    store = {"jobs": [{"name": "brief", "context_from": ["news", "self"], **job}, {"name": "news", **job}]}
+    assert run(capsys, "hermes", write(tmp_path, "jobs.json", json.dumps(store)), "--into", path)[0] == 0
+    assert "    previous: [news-2, brief-2]\n" in path.read_text("utf-8")
+
+
 def test_every_job_follows_the_channel_whose_name_is_taken(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     mine = 'channels:\n  telegram-1: {kind: webhook, url: "https://example.org/"}\n'
     path = write(tmp_path, "config.yaml", mine + SMALL)
