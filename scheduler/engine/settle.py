@@ -359,13 +359,14 @@ def _with_suppression(
     if is_held:
         return replace(result, suppression=Suppression.MUTED)
     has_content = bool(result.message) or result.outcome is Outcome.ALERT
-    if has_targets and has_content and not is_sent and result.suppression is not Suppression.NOT_SHOWN:
+    if has_targets and has_content and not is_sent and result.suppression not in NEVER_SENT:
         return replace(result, suppression=Suppression.DUPLICATE)
     if is_sent and result.suppression in QUIET:
         return replace(result, suppression=None)
     return result
 
 
+NEVER_SENT = frozenset({Suppression.NOT_SHOWN, Suppression.NO_FINDINGS})  # so no target can know it already
 QUIET = frozenset({Suppression.HEARTBEAT_OK, Suppression.SHORT_REMAINDER, Suppression.EMPTY, Suppression.DECIDED_SKIP})
 
 

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from month_simulation import START, Month, habits_of_level, readme_config
 from simulation import size
+from test_story_asking_again import CONFIG as ASKED
+from test_story_asking_again import DISK, VAR, Model
 from test_story_run_once import world_after_run_once
 from world import MakeWorld, World, utc
 
@@ -120,6 +122,23 @@ def test_a_failed_postcheck_is_played_again_as_it_was(make_world: MakeWorld, tmp
     found = replayed(world, checked, NIGHT, tmp_path)
     assert lines(found) == []
     assert found.after.as_data() == found.before.as_data()
+
+
+@pytest.mark.parametrize("before", [[], [[DISK]]])
+def test_prose_of_an_agent_that_was_asked_again_is_played_again_as_it_was(
+    make_world: MakeWorld, tmp_path: Path, before: list[Any]
+) -> None:
+    """Also while it reports a problem. With a smaller budget, a run is skipped like any other."""
+    yaml = ASKED.format(more=", precheck: {command: look}")
+    model = Model(*before, "I have looked.")
+    world = make_world(yaml, start=NIGHT, http=model, environ={"KEY": "k"}, prechecks={"ops": lambda _: VAR})
+    world.run(minutes=40)
+    assert [row["why"] for row in world.records("ops")][-2:] == ["no_findings"] * 2
+    found = replayed(world, yaml, NIGHT, tmp_path)
+    assert lines(found) == []
+    assert found.after.as_data() == found.before.as_data()
+    fewer = replayed(world, yaml.replace("precheck:", "budget: {runs_per_day: 2}, precheck:"), NIGHT, tmp_path / "fewer")
+    assert lines(fewer) == ["ops 03-02 00:30 alert no_findings -> skipped budget"]
 
 
 def test_the_answers_of_a_fallback_are_played_again_as_they_were(make_world: MakeWorld, tmp_path: Path) -> None:

@@ -12,6 +12,8 @@ import pytest
 from required_programs import needs
 from servers.dovecot import PASSWORD, Mailbox, running_dovecot
 from servers.scripted import Server, reply
+from test_story_asking_again import CONFIG as ASKED
+from test_story_asking_again import Model
 from test_story_slots import agent
 from world import AgentCall, Delayed, MakeWorld, World
 
@@ -113,6 +115,21 @@ def test_news_is_shown_again_after_a_failed_run(make_world: MakeWorld) -> None:
     world.run(minutes=30)
     a, b, c = (f"new: inbox/{name}.txt (1 byte)" for name in "abc")
     assert told(world) == [f"08:30 {a}", f"09:00 {a}\n{b}", f"09:30 {c}"]
+
+
+@pytest.mark.parametrize("before", [[], [("mail:a", "new: inbox/a.txt is urgent", "warning")]])
+def test_news_that_is_answered_in_prose_is_shown_once_more_also_while_a_problem_is_open(
+    make_world: MakeWorld, before: list[tuple[str, str, str]]
+) -> None:
+    model = Model(before, "I have looked.")
+    world = make_world(ASKED.format(more=f", precheck: {FILES}"), http=model, environ={"KEY": "k"})
+    for name in "ab":
+        world.run(minutes=1)
+        put(world, name)
+        world.run(minutes=14)
+    world.run(minutes=31)
+    assert [row["why"] for row in world.records()][2:] == ["no_findings", "no_findings", "precheck"]
+    assert len(world.delivered) == len(before)
 
 
 def test_a_run_that_a_crash_has_interrupted_shows_its_news_again(make_world: MakeWorld) -> None:
