@@ -211,10 +211,11 @@ def test_a_failed_job_is_reported_once_with_its_output(make_world: MakeWorld) ->
 
 
 def test_a_job_without_notifications_still_delivers_its_output(make_world: MakeWorld) -> None:
-    world = make_world(job(every="30m", deliver="log", problems="{after: none}"))
-    world.scripts["measure"] = lambda call: process_result(2, "torn")
-    world.run(minutes=65)
-    assert [text for *_, text in world.delivered] == ["measure ended failed: exit code 2: torn"] * 2
+    world = make_world(job(every="30m", deliver="log", problems="{after: none}", postcheck="{file: out.txt}"))
+    world.scripts["measure"] = lambda call: process_result(2, "torn") if world.clock.now < utc("2026-03-02 09:15") else "done"
+    world.run(minutes=95)
+    torn, unproved = "measure ended failed: exit code 2: torn", "measure ended failed: out.txt is missing\ndone"
+    assert [text for *_, text in world.delivered] == [torn, torn, unproved]
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ from datetime import timedelta
 from random import Random
 
 import pytest
-from test_story_explain import explained_entry
-from world import QUIET, MakeWorld, World, utc
+from test_story_explain import explained_entry, fact_of
+from world import QUIET, Delayed, MakeWorld, World, utc
 
 from heartbeat.findings import Severity
 from heartbeatd.verbs import Ack, CloseProblem, Retry
@@ -16,6 +16,7 @@ from scheduler.engine.effects import VerbRequest
 from scheduler.engine.problems import after_finding
 from scheduler.engine.tick_items import Tick
 from scheduler.insight.entry_day import explain_day
+from scheduler.insight.explanation import explain_now
 from scheduler.insight.status_data import read_status
 from scheduler.model.message import DeliveryResult
 from scheduler.model.problem import PROVIDER, Finding, Subject
@@ -131,8 +132,14 @@ def test_a_single_message_of_a_night_is_sent_as_it_is(make_world: MakeWorld) -> 
     world.run_until("2026-03-03 03:30")
     (target,) = next(row["delivery"]["targets"] for row in world.records("ops") if row["result"] == "alert")
     assert "waits until 2026-03-03 07:00:00" in target["says"]
+    is_busy = lambda: world.clock.now < utc("2026-03-03 07:01")  # noqa: E731
+    world.send = lambda _: Delayed(DeliveryResult("retry" if is_busy() else "delivered", "busy"), timedelta(seconds=20))
+    for time, why in (("07:00:10", "yet"), ("07:00:30", "(1 try, busy)")):  # it waits no more
+        world.run_until(f"2026-03-03 {time}")
+        fact = fact_of(explain_now(explained_entry(world)).as_data(), "messages")
+        assert fact["says"] == f"1 message accepted for phone, not delivered {why}, since 07:00"
     world.run_until("2026-03-03 08:30")
-    assert sent(world) == ["03 07:00 Somebody has logged in."]
+    assert sent(world) == ["03 07:01 Somebody has logged in."]
 
 
 def test_the_record_of_a_failure_keeps_that_its_message_has_waited_for_the_morning(make_world: MakeWorld) -> None:
