@@ -105,6 +105,7 @@ TEXTS_WITH_DETAIL: dict[tuple[str, str | None], str] = {
     (Outcome.ALERT, None): "ran, alert delivered",
     (Outcome.ALERT, Suppression.DUPLICATE): "ran, known alert: not sent again",
     (Outcome.ALERT, Suppression.NOT_SHOWN): "ran, alert not delivered (show_alerts: false)",
+    (Outcome.ALERT, Suppression.NO_FINDINGS): "ran, prose without findings: not sent",
     (Outcome.ALERT, Suppression.MUTED): "ran, alert suppressed (mute)",
     (Outcome.OK, Suppression.MUTED): "ran, message suppressed (mute)",
     (Outcome.FAILED, Reason.NO_TIME_LEFT): "ran, failed: no time was left for another try",

@@ -192,7 +192,7 @@ class SourceReader:
         digests = [digest(line) for line in lines]
         seen = frozenset((look.state or {}).get("lines", ()))
         news = [line for line, name in zip(lines, digests, strict=True) if name not in seen]
-        if look.state and not news and seen > set(digests):
+        if look.state and seen > set(digests):
             news = [f"({format_count(len(seen - set(digests)), 'line')} of the last look left)"]
         return Found(news, {"validators": validators(reply), "lines": [*dict.fromkeys(digests)]}, "it was empty")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,7 @@ FAULTS = [
     ("usd_per_try: 0.10", "usd_per_try: 0.0105", "config.yaml:12:88: agents.ops.heartbeat.budget.usd_per_try: the answers alone may use all of it; write 0.0125 or more, or a smaller max_output_tokens"),
     (LIMITS, "limits: {budget: {usd_per_day: 0.06}}", "config.yaml:12:7: agents.ops.heartbeat.budget: one try of agent/ops with \"claude-haiku-5-5\" may cost 0.0725 USD (50,000 tokens in, 2,000 out), more than limits.budget.usd_per_day allows; write a smaller usd_per_try, or raise the limit to 0.0725"),
     ("model: claude-haiku-5-5", "model: claude-next", 'config.yaml:12:7: agents.ops.heartbeat.budget: usd_per_day cannot be enforced, because "claude-next" has no price; write prices: {claude-next: {input: 1.0, output: 5.0}}'),
+    ("model: claude-haiku-5-5\n    heartbeat:", "model: claude-next\n    heartbeat:\n      decide: {model: claude-haiku-5-5}", 'config.yaml:13:7: agents.ops.heartbeat.budget: usd_per_day cannot be enforced, because "claude-next" has no price; write prices: {claude-next: {input: 1.0, output: 5.0}}'),
     (TOOL, "{}", "config.yaml:15:5: agents.tool.heartbeat.budget: limits.budget.usd_per_day cannot be enforced, because the usage of its runner is unknown; write budget: {usd_per_try: 0.10}, the maximum cost of one try, or 0 if it costs nothing"),
     (TOOL, "{budget: {usd_per_day: 0.01, usd_per_try: 0.02}}", "config.yaml:15:39: agents.tool.heartbeat.budget.usd_per_day: one try of agent/tool may cost 0.02 USD; write 0.02 or more, or a smaller usd_per_try"),
     (TOOL, "{budget: {tokens_per_day: 1m, usd_per_try: 0.02}}", "config.yaml:15:17: agents.tool.heartbeat.budget: tokens_per_day cannot be enforced, because the usage of its runner is unknown; write usd_per_day and usd_per_try instead, or usd_per_try: 0 if it costs nothing"),
@@ -71,12 +73,17 @@ WARNINGS = [
 def test_the_documented_budgets_are_accepted(tmp_path: Path) -> None:
     assert warnings(tmp_path, RIGHT, ENVIRON) == []
     assert warnings(tmp_path, RIGHT.replace(LIMITS, "limits: {budget: {usd_per_day: 0.50}}"), ENVIRON) == []
+    assert warnings(tmp_path, RIGHT.replace("usd_per_day: 0.50", "usd_per_day: 0.50, usd_per_month: 0.50"), ENVIRON) == []
+    assert warnings(tmp_path, RIGHT.replace(TOOL, "{budget: {tokens_per_day: 1m, usd_per_try: 0}}"), ENVIRON) == []
 
 
 @loop_over(("right", "wrong", "line"), FAULTS)
 def test_a_budget_that_cannot_be_enforced_is_an_error_with_advice(tmp_path: Path, right: str, wrong: str, line: str) -> None:
     assert right in RIGHT
     assert "\n".join(complaints(tmp_path, RIGHT.replace(right, wrong, 1), ENVIRON)) == line
+    if advice := re.search(r"\.(\w+): (?:one try|the answers) .*; write ([\d.]+) or more", line):  # it is enough to follow it
+        enough = re.sub(rf"{advice[1]}: [\w.]+", f"{advice[1]}: {advice[2]}", wrong)
+        assert complaints(tmp_path, RIGHT.replace(right, enough, 1), ENVIRON) == []
 
 
 @pytest.mark.parametrize(("right", "more", "line"), WARNINGS, ids=[str(number) for number in range(len(WARNINGS))])

@@ -104,10 +104,12 @@ def test_each_change_is_shown_with_its_old_and_new_value(
     assert found.diff.lines() == (expected if without_secrets is None else without_secrets)
 
 
-def test_the_budget_of_a_job_is_a_change_of_the_job(tmp_path: Path) -> None:
+def test_the_budget_and_the_effort_of_a_job_are_changes_of_the_job(tmp_path: Path) -> None:
     agents = "agents: {ops: {runner: {kind: command, argv: [a]}, heartbeat: {interval: none}}}\n"
     text = f"{agents}cron: {{ask: {{every: 1h, prompt: hello, agent: ops, budget: {{runs_per_day: 5}}}}}}\n"
     assert lines(tmp_path, text, text.replace("5}", "6}")) == ["cron/ask: budget.runs_per_day 5 -> 6"]
+    model = text.replace("{kind: command, argv: [a]}", "{kind: anthropic}").replace("hello", "hello, effort: low")
+    assert lines(tmp_path, model, model.replace("low", "high")) == ["cron/ask: effort low -> high"]
 
 
 def test_each_of_two_secrets_that_changed_is_named_without_its_value(tmp_path: Path) -> None:
@@ -135,6 +137,11 @@ def test_a_secret_outside_the_file_that_changed_is_named_by_what_refers_to_it(tm
     assert compare_configs(before, later).lines() == [
         "2 agents: secrets *** -> *** (another value) (env, night)",
         "agent/ops: heartbeat.retries 2 -> 5",
+    ]
+    more = loaded(tmp_path, text.replace("  ops: {}", "  ops: {}\n  ops2: {}"), {"KEY": "second-secret"})
+    assert compare_configs(before, more).lines()[-2:] == [
+        "added agent/ops2",
+        "3 agents: secrets *** -> *** (another value) (env, night, ops)",
     ]
 
 

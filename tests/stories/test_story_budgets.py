@@ -366,9 +366,9 @@ def test_a_reservation_survives_a_crash_and_the_run_is_not_repeated_over_budget(
     assert (world.records()[0]["charged"]["usd"], used_today(world)) == (0.03, 0.03)
 
 
-def test_an_interrupted_run_is_charged_for_both_attempts(make_world: MakeWorld) -> None:
+def test_an_interrupted_run_is_charged_for_both_attempts_and_counts_once(make_world: MakeWorld) -> None:
     script = {"ops": lambda call: Delayed(cost_report(0.01)(call), timedelta(minutes=4))}
-    world = make_world(program_agent("{usd_per_day: 0.10, usd_per_try: 0.03}"), scripts=script)
+    world = make_world(program_agent("{usd_per_day: 0.10, usd_per_try: 0.03, runs_per_day: 1}"), scripts=script)
     world.run(minutes=1)
     world.downtime(minutes=1)
     world.run(minutes=5)

@@ -16,7 +16,7 @@ from world import MakeWorld, World, utc
 
 from heartbeat.runners import HttpReply
 from scheduler.config.settings.load import load_config
-from scheduler.foresight.replay import Past, Replay, replay
+from scheduler.foresight.replay import Past, Replay, replay, verdict_text
 
 
 def replayed(world: World, yaml: str, since: str, folder: Path) -> Replay:
@@ -139,6 +139,7 @@ def test_prose_of_an_agent_that_was_asked_again_is_played_again_as_it_was(
     assert found.after.as_data() == found.before.as_data()
     fewer = replayed(world, yaml.replace("precheck:", "budget: {runs_per_day: 2}, precheck:"), NIGHT, tmp_path / "fewer")
     assert lines(fewer) == ["ops 03-02 00:30 alert no_findings -> skipped budget"]
+    assert verdict_text(fewer.changed[0].before) == "ran, prose without findings: not sent"
 
 
 def test_the_answers_of_a_fallback_are_played_again_as_they_were(make_world: MakeWorld, tmp_path: Path) -> None:

@@ -166,22 +166,25 @@ def test_an_agent_with_a_small_budget_is_named_with_the_days_on_which_it_ends_ea
 
 
 def test_a_budget_that_ends_at_two_times_of_day_is_named_with_the_earlier_one(tmp_path: Path) -> None:
-    """Berlin's clocks go forward at 02:00 on the second day, so that its tenth run is an hour later."""
+    """New York's clocks go forward at 02:00 on the second day, so that its tenth run is an hour later. The config is in Berlin."""
     yaml = """
 timezone: Europe/Berlin
 agents:
   ops:
     runner: {kind: command, argv: [agent]}
-    heartbeat: {interval: 1h, stagger: 0s, checklist: "- look\\n", deliver: log, budget: {runs_per_day: 10}}
+    heartbeat:
+      {interval: 1h, stagger: 0s, checklist: "- look\\n", deliver: log, budget: {runs_per_day: 10}, timezone: America/New_York}
 """
-    found = simulated(tmp_path, yaml, days=2, start="2026-03-27 23:00")
+    found = simulated(tmp_path, yaml, days=2, start="2026-03-07 05:00")
     assert [(only(each.days), each.earliest) for each in found.early_budget_ends] == [(2, "10:00")]
     assert {each.usd for each in (found, *found.days, *found.entries)} == {None}  # no price is known
 
 
 def test_only_the_agents_that_are_shown_are_counted(tmp_path: Path) -> None:
     beat = '{runner: {kind: command, argv: [a]}, heartbeat: {interval: %s, stagger: 0s, checklist: "- look\\n", deliver: log}}'
-    (config := tmp_path / "simulated.yaml").write_text(f"agents: {{ops: {beat % '1h'}, web: {beat % '10m'}}}\n", "utf-8")
+    (config := tmp_path / "simulated.yaml").write_text(
+        f"agents: {{ops: {beat % '1h'}, web: {beat % '10m'}}}\ncron: {{ops: {{every: 5m, command: x, deliver: log}}}}\n", "utf-8"
+    )
     settings, begin = load_config(config, {}).settings, utc(START)
     end, told = begin + timedelta(days=1), Assumptions(Shares(quiet=0, problem=1, fail=0))
     found = simulate(settings, told, begin, end, (1,), tmp_path / "files", shown=("ops",))
@@ -197,16 +200,21 @@ def test_each_kind_of_answer_has_its_share() -> None:
 
 
 def test_the_agent_that_is_not_looked_after_for_longest_is_named_with_the_reason(tmp_path: Path) -> None:
-    found = simulated(tmp_path, days=3, shares=parse_shares("quiet:1"))
+    found = simulated(tmp_path, CONFIG.replace("  backup:", "  ops:"), days=3, shares=parse_shares("quiet:1"))
     longest = {each.name: (each.because, (each.until - each.since) > timedelta(hours=9)) for each in found.longest_silences}
     assert longest == {"ops": ("active_hours", True), "small": ("active_hours", True), "mail": (None, False)}
 
 
 def test_other_seeds_give_other_answers_and_the_same_seeds_the_same_ones(tmp_path: Path) -> None:
     shares = parse_shares("quiet:0.6,problem:0.4")
-    found = simulated(tmp_path / "a", days=2, seeds=3, shares=shares)
+    found = simulated(tmp_path / "a", days=2, seeds=3, shares=shares, work=0.95)
     assert found.messages.low < found.messages.high
-    assert simulated(tmp_path / "b", days=2, seeds=3, shares=shares) == found
+    assert [each.planned_runs.low for each in found.skips if each.why == "precheck"] == [0]  # with one of the seeds
+    assert simulated(tmp_path / "b", days=2, seeds=3, shares=shares, work=0.95) == found
+    alone = simulated(tmp_path / "c", days=2, shares=shares, work=0.95)
+    earliest = [each.early_budget_ends[0].earliest for each in (found, alone)]
+    silences = [[each.until - each.since for each in figures.longest_silences] for figures in (found, alone)]
+    assert (earliest[0] < earliest[1], silences[0] > silences[1]) == (True, True)  # those of the most extreme seed
 
 
 def test_a_precheck_that_finds_nothing_saves_the_calls(tmp_path: Path) -> None:
@@ -263,6 +271,25 @@ def test_a_second_time_without_a_daemon_may_begin_in_the_first_or_before_the_sim
     found = simulated(tmp_path, days=4, faults=faults)
     reasons = {each.why: only(each.planned_runs) for each in found.skips}
     assert reasons["missed"] == 7 + 6 + 12 + 1 + 2  # those of one day, and the first two of mail and backup
+
+
+def test_a_time_without_a_daemon_may_end_after_the_simulation(tmp_path: Path) -> None:
+    found = simulated(tmp_path, days=1, faults=["daemon-down:9d@2026-10-20T12:00"])
+    assert (found.until, found.longest_silences[0].until) == (utc("2026-10-21 00:00"), utc("2026-10-21 00:00"))
+
+
+def test_a_fault_begins_at_its_time_and_concerns_only_what_it_names() -> None:
+    begin, end = utc("2026-03-02 10:00"), utc("2026-03-02 12:00")
+    fault = parse_fault("channel-down=phone:2h@10:00", begin, ZoneInfo("UTC"))
+    moment = timedelta(microseconds=1)
+    assert [fault.holds("channel", "phone", at) for at in (begin - moment, begin, end - moment, end)] == [
+        False,
+        True,
+        True,
+        False,
+    ]
+    assert not fault.holds("channel", "mail", begin)
+    assert not fault.holds("provider", "phone", begin)
 
 
 def test_the_share_that_is_played_grows_over_all_seeds(tmp_path: Path) -> None:
