@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Literal
 from zoneinfo import ZoneInfo
 
-from heartbeat.calendars import ALL_DAYS, AllowedDays
-from heartbeat.hours import Hours
+from heartbeat.hours import ALL_DAYS, AllowedDays, Hours
 
 OnMissing = Literal["skip", "create", "run"]
 OkMatch = Literal["edges", "anywhere", "exact"]

@@ -9,8 +9,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from cron import expression_words
-from heartbeat.calendars import Calendar
-from heartbeat.hours import DAYS, EVERY_DAY, Window
+from heartbeat.hours import DAYS, EVERY_DAY, Calendar, Window
 from heartbeat.words import format_duration
 from scheduler.model import entry_schedule, local_days
 from scheduler.model.local_days import is_repeated, offset_text

@@ -12,10 +12,9 @@ from zoneinfo import ZoneInfo
 
 from cron.job import After, Job, format_wake_text, wakes_after
 from heartbeat import verdict
-from heartbeat.calendars import HoursAndDays
 from heartbeat.checklist import parse_checklist
 from heartbeat.checks import load_checklist
-from heartbeat.hours import first_closed, first_open
+from heartbeat.hours import HoursAndDays, first_closed, first_open
 from heartbeat.prompt import NO_MEMORY, NO_PAST, EarlierOutput, Memory, Past
 from heartbeat.runners import NO_CACHE, CachePlan
 from heartbeat.spec import Agent, CommandRunner, Heartbeat, ModelRunner, Precheck

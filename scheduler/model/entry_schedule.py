@@ -13,8 +13,7 @@ from zoneinfo import ZoneInfo
 from cron import job_schedules as cron_schedule
 from cron.job import Job
 from cron.job_schedules import OneTimeSchedule
-from heartbeat import calendars
-from heartbeat.hours import Hours, Window
+from heartbeat.hours import AllowedDays, Hours, HoursAndDays, Window, read_days
 from heartbeat.slots import AnySlotRange, IntervalSlots, ScheduleSlots, combine_slots
 from heartbeat.spec import Heartbeat
 from scheduler.model import local_days
@@ -115,10 +114,10 @@ def active_hours(text: str) -> Hours:
     return _parse_hours(text)
 
 
-def allowed_days(text: str) -> calendars.AllowedDays | None:
+def allowed_days(text: str) -> AllowedDays | None:
     """The days that calendars allow; None if all days are allowed."""
     days = _parse_text(text).get("days")
-    return calendars.read_days(days) if days else None
+    return read_days(days) if days else None
 
 
 def less_restricted(text: str) -> Iterator[str]:
@@ -158,10 +157,10 @@ def parse_schedule(text: str, anchor: datetime) -> EntrySchedule:
     return _restrict_to_days(found, days) if days else found
 
 
-def _interval_schedule(text: str, anchor: datetime, days: calendars.AllowedDays | None) -> EntrySchedule:
+def _interval_schedule(text: str, anchor: datetime, days: AllowedDays | None) -> EntrySchedule:
     """An interval. The points of its grid move to where active hours and calendars are both open."""
     parts, hours = _parse_text(text), _parse_hours(text)
-    open_times = calendars.HoursAndDays(hours, days) if days else hours
+    open_times = HoursAndDays(hours, days) if days else hours
     cadence = IntervalSlots(anchor, timedelta(seconds=parts["interval"]), timedelta(seconds=parts["stagger"]), open_times)
     found = EntrySchedule(Trigger.INTERVAL, cadence.next, cadence.slots, cadence.closed_slots)
     if days is None:
@@ -193,7 +192,7 @@ def _plain_schedule(text: str, anchor: datetime) -> EntrySchedule:
     return NO_SCHEDULE
 
 
-def _restrict_to_days(schedule: EntrySchedule, days: calendars.AllowedDays) -> EntrySchedule:
+def _restrict_to_days(schedule: EntrySchedule, days: AllowedDays) -> EntrySchedule:
     """The schedule restricted by calendars. They are checked before the hours."""
     seen = ScheduleSlots(schedule, days, schedule.offset)
     return replace(

@@ -11,7 +11,7 @@ from typing import Literal
 from zoneinfo import ZoneInfo
 
 from cron.job import Job
-from heartbeat.calendars import Calendar
+from heartbeat.hours import Calendar
 from heartbeat.spec import Agent, Heartbeat
 from heartbeatd.secret import Secret
 from scheduler.model.budget import Allowances, Budget, Price

@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from world import utc
 
-from heartbeat.calendars import ALL_DAYS, EMPTY_CALENDAR, AllowedDays, Calendar, make_calendar, parse_dates, read_days
-from heartbeat.hours import first_closed
+from heartbeat.hours import ALL_DAYS, EMPTY_CALENDAR, AllowedDays, Calendar, first_closed, make_calendar, parse_dates, read_days
 from heartbeat.slots import AnySlotRange
 from scheduler.model import entry_schedule
 

@@ -11,10 +11,9 @@ from zoneinfo import ZoneInfo
 from heartbeat_specs import AGENT
 from loops import loop_over
 
-from heartbeat.calendars import AllowedDays, Calendar
 from heartbeat.checklist import parse_checklist
 from heartbeat.checks import Situation, Skip, check_results, first_obstacle, load_checklist, precheck_obstacle
-from heartbeat.hours import EVERY_DAY, Hours, window
+from heartbeat.hours import EVERY_DAY, AllowedDays, Calendar, Hours, window
 from heartbeat.precheck import PrecheckResult, PrecheckStatus
 from heartbeat.spec import Precheck
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from loops import loop_over
 
 from cron.job import WAKE_TEXT_BYTES, ChildProcess, Job, format_wake_text, job_process, wakes_after
-from heartbeat.calendars import ALL_DAYS
+from heartbeat.hours import ALL_DAYS
 
 JOB = Job(
     name="backup",

@@ -13,8 +13,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from loops import loop_over
 
-from heartbeat.calendars import AllowedDays, Calendar, HoursAndDays, make_calendar
-from heartbeat.hours import EVERY_DAY, Hours, Window, parse_days, parse_span, window
+from heartbeat.hours import (
+    EVERY_DAY,
+    AllowedDays,
+    Calendar,
+    Hours,
+    HoursAndDays,
+    Window,
+    make_calendar,
+    parse_days,
+    parse_span,
+    window,
+)
 from heartbeat.slots import IntervalSlots, SlotRange, first_anchor, stable_fraction, stagger_for
 
 BERLIN = ZoneInfo("Europe/Berlin")

@@ -22,8 +22,7 @@ from pydantic_core import CoreSchema, core_schema
 
 from cron.expression import is_reboot, parse_expression
 from heartbeat import words
-from heartbeat.calendars import DateRange, parse_dates
-from heartbeat.hours import parse_days, parse_time
+from heartbeat.hours import DateRange, parse_dates, parse_days, parse_time
 from heartbeatd.operations import DURATION_PATTERN, LONGEST_DURATION
 from heartbeatd.state_folder import STATE_OVERRIDE, is_server
 from scheduler.channels import registry

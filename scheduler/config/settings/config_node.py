@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 from zoneinfo import ZoneInfo
 
-from heartbeat.calendars import Calendar, make_calendar
+from heartbeat.hours import Calendar, make_calendar
 from heartbeatd.secret import Secret
 from heartbeatd.state_folder import resolve_path
 from scheduler.channels.url_template import PLACEHOLDER, is_web_address

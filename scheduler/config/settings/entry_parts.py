@@ -15,8 +15,7 @@ from urllib.parse import urlsplit
 from zoneinfo import ZoneInfo
 
 from cron.job_schedules import CronSchedule, ScheduleError, parse_schedule
-from heartbeat.calendars import ALL_DAYS, EMPTY_CALENDAR, AllowedDays, Calendar
-from heartbeat.hours import Hours, window
+from heartbeat.hours import ALL_DAYS, EMPTY_CALENDAR, AllowedDays, Calendar, Hours, window
 from heartbeat.slots import IntervalSlots, stagger_for
 from heartbeat.spec import Ask, DeliverHours, Effort, ModelRunner, Postcheck, Precheck, Runner, Source, SourceKind
 from heartbeat.words import format_count, format_duration

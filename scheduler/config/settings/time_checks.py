@@ -8,8 +8,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from cron.job import CalendarDays, Job
-from heartbeat.calendars import ALL_DAYS
-from heartbeat.hours import TWO_YEARS
+from heartbeat.hours import ALL_DAYS, TWO_YEARS
 from heartbeat.spec import Heartbeat
 from scheduler.config.settings.config_node import Fault
 from scheduler.model import entry_schedule

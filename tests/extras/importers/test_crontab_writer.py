@@ -18,7 +18,7 @@ from cron import crontab_reader
 from cron.crontab_writer import ExportedJob, TargetHost, format_crontab
 from cron.job import Job
 from cron.job_schedules import parse_one_time, parse_schedule
-from heartbeat.calendars import ALL_DAYS, AllowedDays, Calendar
+from heartbeat.hours import ALL_DAYS, AllowedDays, Calendar
 from scheduler.config.keys import time_zones
 from scheduler.extras.importers import convert_crontab
 
