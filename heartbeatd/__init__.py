@@ -10,13 +10,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from heartbeatd.client import AsyncClient, Client
+    from heartbeatd.client import AsyncClient, Client, Event
     from heartbeatd.errors import HeartbeatdError
-    from heartbeatd.events import Event
 
 __all__ = ["AsyncClient", "Client", "Event", "HeartbeatdError"]
 
-_HOMES = {"AsyncClient": "client", "Client": "client", "Event": "events", "HeartbeatdError": "errors"}
+_HOMES = {"AsyncClient": "client", "Client": "client", "Event": "client", "HeartbeatdError": "errors"}
 
 
 def __getattr__(name: str) -> object:

@@ -1,29 +1,34 @@
 """The client for asyncio, and the client for ordinary programs, which runs the first one in a thread.
 
-Their methods are listed beside the operations, in verbs.py and questions.py.
+Their methods are listed beside the operations, in verbs.py and questions.py. At the end of the file: from where a reader of
+events resumes, and where a client finds the address and the token of a daemon.
 """
 
 from __future__ import annotations
 
 import asyncio
 import inspect
+import json
 import os
+import random
+import re
 import threading
 import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Concatenate, ParamSpec, Self, TypeVar, cast
 
 import httpx2
+from pydantic import BaseModel, ConfigDict
 
 from heartbeatd.answers import MessageList, QueuedMessage, ResponseBody, RunList, RunRecord
-from heartbeatd.daemon_address import Address, AddressSource
 from heartbeatd.errors import HeartbeatdError, error_from_answer, error_from_transport, unexpected_answer
-from heartbeatd.events import READ_SECONDS, Event, StreamPosition
 from heartbeatd.operations import Endpoint, query_of
 from heartbeatd.questions import QuestionMethods
 from heartbeatd.secret import Secret
-from heartbeatd.state_folder import MAX_DAEMON_ANSWER
+from heartbeatd.state_folder import DEFAULT_STATE, MAX_DAEMON_ANSWER, address_file, is_locked, read_state_path, real_path
 from heartbeatd.verbs import VerbMethods
 
 ANSWER_SECONDS = 60.0  # longer than the daemon waits for its engine, so that its own error arrives
@@ -292,3 +297,181 @@ async def _read_response(response: httpx2.Response) -> httpx2.Response:
         if len(content) > MAX_DAEMON_ANSWER:
             raise unexpected_answer(response)
     return httpx2.Response(response.status_code, content=bytes(content), request=response.request)
+
+
+READ_SECONDS = 45.0  # the daemon sends something every 15 seconds
+FIRST_PAUSE = 2.0  # seconds before the next connection, unless the daemon names another time
+MAX_PAUSE = 30.0  # seconds
+
+# A reader that was connected waits and connects again after these errors.
+TEMPORARY_CODES = frozenset({"unreachable", "interrupted", "timeout", "not_running", "too_many_readers"})
+TEMPORARY_STATUSES = frozenset({502, 503, 504})
+
+
+class Event(BaseModel):
+    """One event. `type` is `started`, `ended`, `said`, `skipped`, `delivered`, `reloaded` or `gap` (events are missing).
+
+    The other fields are those that the type has, and None otherwise. `id` is where a later reader resumes.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    id: str
+    type: str
+    run: int | None = None
+    kind: str | None = None
+    name: str | None = None
+    planned_at: datetime | None = None
+    trigger: str | None = None
+    tries: int | None = None
+    result: str | None = None
+    why: str | None = None
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+    planned_runs: int | None = None
+    message: int | None = None
+    channel: str | None = None
+    config_hash: str | None = None
+
+
+class StreamPosition:
+    """The last event that a reader has received, and how long it waits before it connects again."""
+
+    def __init__(self, last_event_id: str | None) -> None:
+        self.last_event_id = last_event_id
+        self._was_connected = False
+        self._first_pause = FIRST_PAUSE
+        self._pause = FIRST_PAUSE
+
+    def headers(self) -> dict[str, str]:
+        """The headers of the request that opens or resumes the stream. Raises HeartbeatdError."""
+        if not (self.last_event_id or "").isascii():
+            raise HeartbeatdError("bad_request", f"last_event_id: {self.last_event_id!r} is no ID of an event")
+        return {} if self.last_event_id is None else {"Last-Event-ID": self.last_event_id}
+
+    def receive(self, sent: httpx2.ServerSentEvent) -> Event | None:
+        """The event in a message of the stream, None if the message only names a position. Raises HeartbeatdError."""
+        self._was_connected = True
+        self.last_event_id = sent.id or self.last_event_id
+        if sent.retry is not None:
+            self._first_pause = min(sent.retry / 1000, MAX_PAUSE)
+        self._pause = self._first_pause
+        if not sent.data:
+            return None
+        try:
+            return Event.model_validate({**json.loads(sent.data), "id": sent.id, "type": sent.event})
+        except (ValueError, TypeError):
+            raise HeartbeatdError(
+                "unexpected_answer", "an event cannot be read; check the address, and install the version of the daemon"
+            ) from None
+
+    def next_pause(self, error: HeartbeatdError | None = None) -> float:
+        """How many seconds to wait before the next connection. Raises the error if waiting would not help.
+
+        Many readers of one daemon must not connect at the same moment, so that the time varies. It doubles with each failure.
+        """
+        if error is not None and not (self._was_connected and _is_temporary(error)):
+            raise error
+        pause = self._pause
+        self._pause = min(2 * pause, MAX_PAUSE)
+        return pause * random.uniform(0.5, 1.0)  # noqa: S311 (nothing secret)
+
+
+def _is_temporary(error: HeartbeatdError) -> bool:
+    return error.code in TEMPORARY_CODES or error.status in TEMPORARY_STATUSES
+
+
+URL_VARIABLE = "HEARTBEATD_URL"
+TOKEN_VARIABLE = "HEARTBEATD_TOKEN"  # noqa: S105 (the name of a variable)
+
+_TOKEN_PATTERN = re.compile(r"[!-~]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a daemon listens, without a slash at the end, and the token to send there."""
+
+    url: str
+    token: Secret
+
+
+@dataclass(frozen=True, slots=True)
+class AddressSource:
+    """Where the address comes from. Each value is None if the caller has not named it."""
+
+    url: str | None
+    token: Secret | None
+    config: Path | None
+    state: Path | None
+    environ: Mapping[str, str]
+
+    def find_address(self) -> Address:
+        """The address at this moment: a daemon of this machine may have been started again on another port.
+
+        Raises HeartbeatdError.
+        """
+        named = self.config is not None or self.state is not None
+        url = self.url or (None if named else self.environ.get(URL_VARIABLE)) or None
+        text = self.environ.get(TOKEN_VARIABLE)
+        token = self.token or (Secret(text) if text else None)
+        if url is None:
+            database = self._database()
+            return Address(find_url(database), token or read_token(database))
+        if token is None:
+            raise HeartbeatdError("no_token", f"there is no token for {url}; pass token= or set {TOKEN_VARIABLE}")
+        return Address(url.rstrip("/"), _checked(token))
+
+    def _database(self) -> Path:
+        """The path of the database, as the commands find it."""
+        if self.state is None:
+            return read_state_path(self.config or Path("config.yaml"), self.environ)
+        return real_path(self.state / Path(DEFAULT_STATE).name if self.state.is_dir() else self.state)
+
+
+def find_url(database: Path) -> str:
+    """The URL of the running daemon of a database.
+
+    An address that another process has written is not used: a different program may listen there by now, and would receive the
+    token. Raises HeartbeatdError.
+    """
+    lock_file = database.with_name(f"{database.name}.lock")
+    try:
+        is_running = is_locked(lock_file)
+    except OSError as error:
+        raise HeartbeatdError(
+            "not_running",
+            f"cannot read {lock_file}: {error.strerror}; run this as the user of the daemon, or pass url= and token=",
+        ) from None
+    if not is_running:
+        raise HeartbeatdError(
+            "not_running", f"no daemon runs with the database {database}; start it with `heartbeatd run`, or pass url= and token="
+        )
+    try:
+        address = json.loads(address_file(database).read_text("utf-8"))
+        if address["pid"] == json.loads(lock_file.read_text("utf-8"))["pid"]:
+            return str(address["url"])
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    raise HeartbeatdError("not_running", f"the daemon of {database} does not listen yet or no longer; try again in some seconds")
+
+
+def read_token(database: Path) -> Secret:
+    """The token of the daemon's own user. Raises HeartbeatdError."""
+    path = database.with_name("token")
+    try:
+        return _checked(Secret(path.read_text("utf-8").strip()))
+    except (OSError, UnicodeDecodeError) as error:
+        raise HeartbeatdError(
+            "no_token",
+            f"cannot read {path}: {getattr(error, 'strerror', None) or 'it is not text'}; run this as the user of the daemon, or"
+            f" pass token= or set {TOKEN_VARIABLE}",
+        ) from None
+
+
+def _checked(token: Secret) -> Secret:
+    """The token, if a header can hold it."""
+    if not _TOKEN_PATTERN.fullmatch(token.reveal()):
+        raise HeartbeatdError(
+            "bad_token", "the token is empty, or has blanks or characters beyond ASCII; check where it comes from"
+        )
+    return token

@@ -16,8 +16,7 @@ from urllib.parse import urlsplit
 import click
 
 from heartbeatd.answers import Reloaded, ResponseBody
-from heartbeatd.client import Client
-from heartbeatd.daemon_address import find_url
+from heartbeatd.client import Client, find_url
 from heartbeatd.errors import HeartbeatdError
 from heartbeatd.operations import Answer, Concern, Endpoint
 from heartbeatd.verbs import VERB_ENDPOINTS, Reload, Verb

@@ -26,7 +26,6 @@ DOORS = {
         "scheduler/extras/mcp/mcp_client.py",
         "heartbeatd/client.py",
         "heartbeatd/errors.py",
-        "heartbeatd/events.py",
     },
     "apprise": {"scheduler/channels/apprise.py"},
     "icalendar": {"scheduler/work/calendar_events.py"},

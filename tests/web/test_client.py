@@ -29,8 +29,8 @@ from web_daemon import CONFIG, TOKENS, WebDaemon
 from heartbeatd import AsyncClient, Client, Event, HeartbeatdError
 from heartbeatd import client as client_module
 from heartbeatd.answers import ConfigEdited, ConfigSuggestion, ExplanationAt, ExplanationOn, RunRecord
+from heartbeatd.client import StreamPosition
 from heartbeatd.errors import error_from_answer, error_from_transport
-from heartbeatd.events import StreamPosition
 from heartbeatd.operations import Endpoint, keys_of, parse_operation
 from scheduler.model.message import DeliveryResult
 from scheduler.system import state_lock
