@@ -14,8 +14,8 @@ from heartbeat.result import SentPrompt
 from heartbeat.runners import Tokens
 from scheduler.config.settings.load import load_config
 from scheduler.engine.clock_adjustment import ClockReading
-from scheduler.engine.inbox import Inbox
 from scheduler.engine.tick import Engine, Executors
+from scheduler.engine.tick_items import Inbox
 from scheduler.model.outcome import AttemptResult, Call, Outcome, Suppression
 from scheduler.store.boots import Boot
 from scheduler.store.database import Store

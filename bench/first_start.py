@@ -14,8 +14,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "support"))
 from servers.postgres import PostgresServer
 from world import World
 
-from scheduler.engine.inbox import Inbox
 from scheduler.engine.tick import Engine, Executors
+from scheduler.engine.tick_items import Inbox
 from scheduler.store.boots import Boot
 
 

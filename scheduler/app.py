@@ -31,12 +31,11 @@ from scheduler.engine.config_reload import Reloader
 from scheduler.engine.daemon_executors import DaemonExecutors
 from scheduler.engine.deadman_switch import Pinger
 from scheduler.engine.delivery import Poller, button_listener
-from scheduler.engine.inbox import Inbox, Refused, Request
 from scheduler.engine.observed_problems import FailedWrites
 from scheduler.engine.runs_in_progress import describe_runs
 from scheduler.engine.standby import DaemonParts, Standby, make_standby
 from scheduler.engine.tick import Engine, Executors
-from scheduler.engine.tick_items import Tick
+from scheduler.engine.tick_items import Inbox, Refused, Request, Tick
 from scheduler.model.config_changes import StoredConfig
 from scheduler.model.daemon_health import QueueState
 from scheduler.model.entry import Claim

@@ -27,8 +27,7 @@ from scheduler.config.file.diagnostics import ConfigError, Diagnostic
 from scheduler.config.settings import load
 from scheduler.engine import plan_sync
 from scheduler.engine.effects import Sender, VerbRequest
-from scheduler.engine.inbox import PendingRequest, Refused, Request
-from scheduler.engine.tick_items import Tick
+from scheduler.engine.tick_items import PendingRequest, Refused, Request, Tick
 from scheduler.model.entry import Key
 from scheduler.model.outcome import Kind
 from scheduler.store import entries

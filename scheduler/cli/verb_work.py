@@ -24,7 +24,7 @@ from scheduler.cli.daemon_files import DaemonFiles
 from scheduler.cli.output import format_time, utc_now
 from scheduler.config.file.message_parts import did_you_mean, join_with_or
 from scheduler.config.settings import load
-from scheduler.engine.inbox import Refused
+from scheduler.engine.tick_items import Refused
 from scheduler.insight import problem_list, wake_waits
 from scheduler.insight.wake_waits import WakeWait, add_wait, explain_waiting
 from scheduler.model.entry import Key

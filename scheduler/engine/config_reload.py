@@ -25,9 +25,8 @@ from scheduler.config.settings.config_snapshot import mask_text, store_config
 from scheduler.config.settings.load import LoadedConfig
 from scheduler.config.settings.time_checks import TimeCheck
 from scheduler.engine import observed_problems
-from scheduler.engine.inbox import Inbox, Refused
 from scheduler.engine.plan_sync import adopt_plan
-from scheduler.engine.tick_items import Tick
+from scheduler.engine.tick_items import Inbox, Refused, Tick
 from scheduler.model.config_changes import ConfigDiff, ConfigEvent, StoredConfig, Undo
 from scheduler.model.daemon_health import ReloadState
 from scheduler.model.settings import Settings

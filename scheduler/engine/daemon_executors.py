@@ -18,9 +18,9 @@ from scheduler.engine.clock_adjustment import ClockReading
 from scheduler.engine.deadman_switch import Ping
 from scheduler.engine.delivery import Delivery
 from scheduler.engine.effects import Sender, VerbRequest
-from scheduler.engine.inbox import Refused, Request
 from scheduler.engine.runs_in_progress import PersonWaits
 from scheduler.engine.standby import Standby
+from scheduler.engine.tick_items import Refused, Request
 from scheduler.model.daemon_health import QueueState
 from scheduler.model.entry import Claim
 from scheduler.model.events import Event, QuestionMoved

@@ -20,8 +20,7 @@ from heartbeat.spec import DeliverHours
 from heartbeat.words import format_count
 from scheduler.channels import registry
 from scheduler.channels.channel_kind import SendContext
-from scheduler.engine.inbox import Request
-from scheduler.engine.tick_items import Tick, run_for_message
+from scheduler.engine.tick_items import Request, Tick, run_for_message
 from scheduler.model.entry import Entry
 from scheduler.model.local_days import local_text
 from scheduler.model.message import Button, DeliveryResult

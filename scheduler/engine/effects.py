@@ -33,9 +33,8 @@ from heartbeatd.verbs import Verb
 from scheduler.channels import registry
 from scheduler.config.file.message_parts import did_you_mean
 from scheduler.engine import notices, pending_runs, planning, questions, wake_starts
-from scheduler.engine.inbox import Refused
 from scheduler.engine.problems import after_close
-from scheduler.engine.tick_items import Tick
+from scheduler.engine.tick_items import Refused, Tick
 from scheduler.model.entry import Entry, Key
 from scheduler.model.entry_row import UNTIL_RESUMED, EntryRow, KnownState, Mute, parse_mute
 from scheduler.model.events import MuteChanged, PauseChanged, ProblemChanged

@@ -9,8 +9,7 @@ from heartbeat.findings import Report
 from heartbeat.runners import MAX_ANSWER, Answer
 from heartbeat.runners.agent_json import answer_from_report
 from scheduler.engine import settle
-from scheduler.engine.inbox import Refused
-from scheduler.engine.tick_items import Tick, run_for_entry
+from scheduler.engine.tick_items import Refused, Tick, run_for_entry
 from scheduler.model.entry import Entry
 from scheduler.model.outcome import AttemptResult, Failure, Kind, Outcome, Reason, Trigger, storable_result
 from scheduler.store import clock_changes, entries, run_history, runs

@@ -10,8 +10,7 @@ from heartbeat.words import format_duration, shorten
 from heartbeatd import verbs
 from heartbeatd.answers import PersonQuestion
 from scheduler.config.file.message_parts import join_with_or
-from scheduler.engine.inbox import Refused
-from scheduler.engine.tick_items import Tick
+from scheduler.engine.tick_items import Refused, Tick
 from scheduler.model.events import QuestionMoved
 from scheduler.model.local_days import local_text
 from scheduler.model.outcome import DeliveryState, Kind

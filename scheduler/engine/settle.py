@@ -28,10 +28,9 @@ from scheduler.engine import (
     run_problems,
     wake_starts,
 )
-from scheduler.engine.inbox import Refused
 from scheduler.engine.problems import News
 from scheduler.engine.reported_problems import ReportUpdate
-from scheduler.engine.tick_items import Tick
+from scheduler.engine.tick_items import Refused, Tick
 from scheduler.model.budget import NO_USAGE, cache_saving, call_cost
 from scheduler.model.circuit import Circuit
 from scheduler.model.entry import Claim, Entry, Facts, OpenRun

@@ -34,14 +34,13 @@ from scheduler.engine import (
 from scheduler.engine.claim import claim_due
 from scheduler.engine.clock_adjustment import ClockNews, ClockReading, ClockWatch
 from scheduler.engine.delivery import Delivery
-from scheduler.engine.inbox import Inbox, PendingRequest
 from scheduler.engine.maintenance import GrownHistories, MaintenanceState
 from scheduler.engine.observed_problems import FailedWrites
 from scheduler.engine.pending_runs import give_up_overdue
 from scheduler.engine.runs_in_progress import Deadlines, HeldPlaces, PersonWaits
 from scheduler.engine.settle import settle_attempt
 from scheduler.engine.startup import SurvivorsByRun
-from scheduler.engine.tick_items import LostCommits, Tick, TickParts, run_for_entry, run_for_message
+from scheduler.engine.tick_items import Inbox, LostCommits, PendingRequest, Tick, TickParts, run_for_entry, run_for_message
 from scheduler.model.config_changes import ConfigEvent
 from scheduler.model.daemon_health import EngineHealth, TickPart
 from scheduler.model.entry import Claim

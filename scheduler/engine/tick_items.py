@@ -1,4 +1,4 @@
-"""The values of one tick, and its parts: an exception in one entry, request or message does not affect the others."""
+"""The values of a tick, the requests to it, and its parts: an error in one entry, request or message does not affect others."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import logging
 import random
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from queue import SimpleQueue
 from typing import TypeVar
 
 from scheduler.model.daemon_health import TickPart
+from scheduler.model.expected_error import ExpectedError
 from scheduler.model.outcome import AttemptResult, Failure, Kind, Outcome
 from scheduler.model.settings import Limits
 from scheduler.store import entries, outbox, runs
@@ -157,3 +160,88 @@ class TickParts:
 
 def _is_paused(until: datetime, now: datetime) -> bool:
     return until - PART_PAUSE <= now < until  # the clock may have been set back
+
+
+class Refused(ExpectedError):
+    """A request that cannot be carried out. The text gives the reason and a remedy; `code` is a word for programs."""
+
+    def __init__(self, code: str, message: str) -> None:
+        self.code = code
+        super().__init__(message)
+
+    @property
+    def exit_code(self) -> int:
+        return 2 if self.code == "not_found" else 1
+
+
+Request = Callable[[Tick], object]
+"""What the engine carries out within a tick. It returns its answer, or raises Refused; rows that it wrote before are kept."""
+
+
+class PendingRequest:
+    """A request and the future of its answer."""
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        self.future: Future[object] = Future()
+        self._answer: object = None
+        self._refusal: Refused | None = None
+
+    def apply(self, tick: Tick) -> None:
+        """Carry the request out. The answer is kept back until the tick is committed.
+
+        If it raises an unexpected exception, its changes and that of the plan are undone, and its sender gets a refusal.
+        """
+        self._answer, self._refusal = None, None
+        plan = tick.plan
+
+        def refuse(error: Exception) -> None:
+            tick.adopt_plan(plan)
+            log_event(logging.ERROR, "request_broken", error=error)
+            tick.note_error(TickPart.REQUEST, "a request", error)
+            self._refusal = Refused("broken", "the daemon failed to do this; see its log")
+
+        def answer() -> None:
+            try:
+                self._answer = self.request(tick)
+            except Refused as refusal:
+                self._refusal = refusal
+
+        tick.tx.run_part(answer, refuse)
+
+    def send_reply(self) -> None:
+        """Complete the future with the answer."""
+        if self.future.done():
+            return
+        if self._refusal is not None:
+            self.future.set_exception(self._refusal)
+        else:
+            self.future.set_result(self._answer)
+
+
+class Inbox:
+    """Accepts requests from any thread. Only the engine reads them. `notify` wakes its main loop."""
+
+    def __init__(self, notify: Callable[[], None]) -> None:
+        self._notify = notify
+        self._queue: SimpleQueue[PendingRequest] = SimpleQueue()
+        self._unanswered: list[PendingRequest] = []
+
+    def submit(self, request: Request) -> Future[object]:
+        """Queue a request. The returned future gets its answer, or Refused."""
+        pending = PendingRequest(request)
+        self._queue.put(pending)
+        self._notify()
+        return pending.future
+
+    def pending_requests(self) -> list[PendingRequest]:
+        """All requests without an answer, in the order of their arrival. A tick that fails sees them again."""
+        while not self._queue.empty():
+            self._unanswered.append(self._queue.get_nowait())
+        return list(self._unanswered)
+
+    def reply_to(self, requests: list[PendingRequest]) -> None:
+        """Send the answers of requests whose tick was committed."""
+        for each in requests:
+            each.send_reply()
+        del self._unanswered[: len(requests)]

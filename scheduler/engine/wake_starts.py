@@ -14,9 +14,8 @@ from operator import attrgetter
 
 from heartbeat.words import format_count, format_duration, squeeze
 from scheduler.engine import budget_reservations, notices, planning
-from scheduler.engine.inbox import Refused
 from scheduler.engine.planning import NEAR_SLOT
-from scheduler.engine.tick_items import Tick, run_for_entry
+from scheduler.engine.tick_items import Refused, Tick, run_for_entry
 from scheduler.model import entry_schedule
 from scheduler.model.entry import Claim, Entry
 from scheduler.model.entry_row import EntryRow, count_held

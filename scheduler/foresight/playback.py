@@ -30,9 +30,8 @@ from heartbeat.spec import Agent, Heartbeat
 from scheduler.engine import planning
 from scheduler.engine.clock_adjustment import ClockReading
 from scheduler.engine.delivery import Delivery
-from scheduler.engine.inbox import Inbox, Request
 from scheduler.engine.tick import Engine, Executors
-from scheduler.engine.tick_items import Tick
+from scheduler.engine.tick_items import Inbox, Request, Tick
 from scheduler.model.entry import Claim, Entry, Key
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.events import Event

@@ -13,7 +13,7 @@ from pathlib import Path
 from anyio import CapacityLimiter
 
 from scheduler.engine.config_reload import Reloader
-from scheduler.engine.inbox import Request
+from scheduler.engine.tick_items import Request
 from scheduler.model.daemon_health import EngineHealth
 from scheduler.model.settings import Settings
 from scheduler.store.locations import open_read_only

@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ExceptionHandler
 
 from scheduler.config.file.diagnostics import ConfigError
-from scheduler.engine.inbox import Refused
+from scheduler.engine.tick_items import Refused
 from scheduler.store.database import StoreError
 
 STATUS_BY_CODE = {

@@ -24,7 +24,7 @@ from heartbeatd.questions import QUESTION_ENDPOINTS, GetQuestion
 from heartbeatd.verbs import VERB_ENDPOINTS, Ask, Verb
 from scheduler.config.file.diagnostics import ConfigError
 from scheduler.engine.effects import EFFECTS, Sender, VerbRequest
-from scheduler.engine.inbox import Request
+from scheduler.engine.tick_items import Request
 from scheduler.insight import wake_waits
 from scheduler.model.local_days import local_text
 from scheduler.model.outcome import Kind, Trigger

@@ -16,7 +16,7 @@ from world import MakeWorld, World, utc
 from scheduler.config.file.diagnostics import ConfigError
 from scheduler.config.settings.load import load_config
 from scheduler.engine.config_reload import Reloader, plan_for_start
-from scheduler.engine.inbox import Refused, Request
+from scheduler.engine.tick_items import Refused, Request
 from scheduler.insight import status_data
 from scheduler.insight.reload_history import changes_of_entry, config_changes_between
 from scheduler.model.outcome import Kind

@@ -26,7 +26,7 @@ from world import Delayed, MakeWorld, utc
 
 from heartbeatd.verbs import Ack, CloseProblem, Mute, ReportResult, Unack
 from scheduler.engine.effects import Sender, VerbRequest
-from scheduler.engine.inbox import Refused
+from scheduler.engine.tick_items import Refused
 from scheduler.model.daemon_health import EngineHealth, ReloadState
 from scheduler.model.events import AttemptStarted, RunRecovered, StaleResultDropped
 from scheduler.model.message import DeliveryResult

@@ -21,7 +21,7 @@ from world import MakeWorld, World
 from heartbeat.verdict import CUT_NOTE
 from heartbeatd.verbs import Cancel, ReportResult
 from scheduler.engine.effects import VerbRequest
-from scheduler.engine.inbox import Refused
+from scheduler.engine.tick_items import Refused
 
 KEY = "sk-test-0123456789"
 

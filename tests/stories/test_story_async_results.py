@@ -12,7 +12,7 @@ from world import MakeWorld, World
 
 from heartbeatd.verbs import ReportResult
 from scheduler.engine.effects import VerbRequest
-from scheduler.engine.inbox import Refused
+from scheduler.engine.tick_items import Refused
 from scheduler.model.outcome import Kind
 
 

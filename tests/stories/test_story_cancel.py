@@ -12,7 +12,7 @@ from world import Delayed, MakeWorld, World
 
 from heartbeatd.verbs import Cancel, ReportResult
 from scheduler.engine.effects import VerbRequest
-from scheduler.engine.inbox import Refused
+from scheduler.engine.tick_items import Refused
 from scheduler.store import run_history
 
 HOUR = timedelta(hours=1)

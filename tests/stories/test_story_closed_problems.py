@@ -14,7 +14,7 @@ from world import MakeWorld, World
 from heartbeatd.verbs import CloseProblem, Mute
 from scheduler.engine.delivery import Delivery
 from scheduler.engine.effects import VerbRequest
-from scheduler.engine.inbox import Refused
+from scheduler.engine.tick_items import Refused
 from scheduler.model.events import ProblemChanged
 from scheduler.model.message import DeliveryResult
 from scheduler.model.outcome import Kind

@@ -19,7 +19,7 @@ from heartbeatd.verbs import NoteActivity
 from scheduler.config.settings.load import load_config
 from scheduler.engine.delivery import Delivery
 from scheduler.engine.effects import VerbRequest
-from scheduler.engine.inbox import Refused
+from scheduler.engine.tick_items import Refused
 from scheduler.insight.status_data import read_status
 from scheduler.model.events import TargetUnknown
 from scheduler.model.message import DeliveryResult

@@ -19,9 +19,8 @@ from world import QUIET, Delayed, MakeWorld, World, utc
 
 from heartbeatd.verbs import Wake
 from scheduler.engine.effects import Sender, VerbRequest
-from scheduler.engine.inbox import Refused
 from scheduler.engine.plan_sync import adopt_plan
-from scheduler.engine.tick_items import Tick, TickParts
+from scheduler.engine.tick_items import Refused, Tick, TickParts
 from scheduler.model.daemon_health import TickPart
 from scheduler.model.events import RunClosed
 from scheduler.model.message import DeliveryResult

@@ -17,7 +17,7 @@ from world import QUIET, Delayed, MakeWorld, World, utc
 from heartbeatd.answers import LockHeld
 from heartbeatd.verbs import HoldLock, ReleaseLock
 from scheduler.engine.effects import VerbRequest
-from scheduler.engine.inbox import Refused
+from scheduler.engine.tick_items import Refused
 from scheduler.model.events import LaneBusy
 from scheduler.model.outcome import Kind
 from scheduler.system import lanes

@@ -19,7 +19,7 @@ from world import Delayed, MakeWorld, Script, World
 
 from heartbeatd.verbs import Ack, Mute, Unack, Unmute
 from scheduler.engine.effects import Sender, VerbRequest
-from scheduler.engine.inbox import Refused
+from scheduler.engine.tick_items import Refused
 from scheduler.insight.problem_list import list_problems
 from scheduler.insight.status_data import read_status
 from scheduler.model.events import MuteChanged, ProblemChanged, StaleResultDropped

@@ -12,8 +12,8 @@ from world import Delayed, MakeWorld, World
 from heartbeatd.verbs import Drop, Retry
 from scheduler.engine.delivery import Delivery
 from scheduler.engine.effects import VerbRequest
-from scheduler.engine.inbox import Refused
 from scheduler.engine.tick import MAX_ENTRIES_PER_TICK
+from scheduler.engine.tick_items import Refused
 from scheduler.model.message import DeliveryResult
 from scheduler.model.settings import Target
 from scheduler.model.timestamps import to_millis

@@ -14,7 +14,7 @@ from world import MakeWorld, World, utc
 from heartbeatd.answers import Reminder
 from heartbeatd.verbs import CancelWake, Wake
 from scheduler.engine.effects import Sender, VerbRequest
-from scheduler.engine.inbox import Refused
+from scheduler.engine.tick_items import Refused
 from scheduler.insight.explanation import explain_now
 from scheduler.insight.forecast import forecast_entries, forecast_runs
 from scheduler.model.outcome import Kind

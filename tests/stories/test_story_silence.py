@@ -34,8 +34,8 @@ from scheduler.config.settings.load import load_config
 from scheduler.engine import startup
 from scheduler.engine.config_reload import note_rejected_config, plan_for_start
 from scheduler.engine.effects import Sender, VerbRequest
-from scheduler.engine.inbox import Refused
 from scheduler.engine.plan_sync import adopt_plan
+from scheduler.engine.tick_items import Refused
 from scheduler.insight.explanation import explain_all
 from scheduler.model.message import DeliveryResult
 from scheduler.model.outcome import Kind, Trigger

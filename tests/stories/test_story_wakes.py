@@ -13,8 +13,8 @@ from world import Delayed, MakeWorld, World, utc
 from heartbeat.runners import ProcessResult
 from heartbeatd.verbs import Cancel, HoldLock, Wake
 from scheduler.engine.effects import Sender, VerbRequest
-from scheduler.engine.inbox import Refused
 from scheduler.engine.tick import MAX_REQUESTS_PER_TICK
+from scheduler.engine.tick_items import Refused
 from scheduler.insight.wake_waits import WakeWait, explain_waiting, wait_of_wake
 from scheduler.model.events import WakeMoved
 from scheduler.model.outcome import Kind, Trigger

@@ -21,7 +21,7 @@ from heartbeatd.verbs import Ack, HoldLock, Mute, Pause
 from scheduler.cli.main import main
 from scheduler.engine.delivery import Delivery
 from scheduler.engine.effects import Sender, VerbRequest
-from scheduler.engine.inbox import Request
+from scheduler.engine.tick_items import Request
 from scheduler.insight import health, status_data
 from scheduler.insight.slot_history import cause_of_run
 from scheduler.model.levels import Level

@@ -50,7 +50,7 @@ from heartbeatd.operations import Concern
 from heartbeatd.verbs import HoldLock, ReleaseLock
 from scheduler.engine.delivery import Delivery
 from scheduler.engine.effects import VerbRequest
-from scheduler.engine.inbox import Refused, Request
+from scheduler.engine.tick_items import Refused, Request
 from scheduler.model.entry import Claim
 from scheduler.model.message import DeliveryResult
 from scheduler.model.outcome import Kind

@@ -22,7 +22,7 @@ from world import World
 from heartbeatd.answers import ConfigErrors, ErrorBody
 from scheduler.config.settings.load import load_config
 from scheduler.engine.config_reload import Reloader
-from scheduler.engine.inbox import Request
+from scheduler.engine.tick_items import Request
 from scheduler.telemetry.event_feed import EventFeed
 from scheduler.telemetry.metrics import Metrics
 from scheduler.web.app_state import AppState

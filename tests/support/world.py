@@ -27,9 +27,9 @@ from scheduler.config.settings.time_checks import TimeCheck
 from scheduler.engine import delivery
 from scheduler.engine.delivery import Delivery
 from scheduler.engine.effects import Sender, VerbRequest
-from scheduler.engine.inbox import Inbox, Request
 from scheduler.engine.plan_sync import adopt_plan
 from scheduler.engine.tick import Engine, Executors
+from scheduler.engine.tick_items import Inbox, Request
 from scheduler.foresight.playback import VirtualClock as Clock
 from scheduler.foresight.playback import VirtualDaemon, VirtualExecutor
 from scheduler.model.entry import Claim

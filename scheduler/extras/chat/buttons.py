@@ -21,9 +21,8 @@ from heartbeatd.secret import Secret
 from heartbeatd.verbs import RESUME, RUN_AGAIN, VERB_ENDPOINTS, VERBS, Resume, Verb
 from scheduler.channels import registry, telegram
 from scheduler.engine.effects import Sender, VerbRequest
-from scheduler.engine.inbox import Refused
 from scheduler.engine.questions import answer_question
-from scheduler.engine.tick_items import Tick
+from scheduler.engine.tick_items import Refused, Tick
 from scheduler.extras.chat.telegram_buttons import Press, Reply
 from scheduler.model.events import ButtonPressed
 from scheduler.model.message import Button

@@ -12,9 +12,8 @@ from heartbeatd.answers import PersonQuestion
 from heartbeatd.operations import parse_span
 from heartbeatd.verbs import CloseProblem, Wake
 from scheduler.engine.effects import Sender, VerbRequest
-from scheduler.engine.inbox import Refused
 from scheduler.engine.questions import answer_question
-from scheduler.engine.tick_items import Tick
+from scheduler.engine.tick_items import Refused, Tick
 from scheduler.extras.chat.buttons import is_from_its_chat
 from scheduler.extras.chat.telegram_buttons import Reply, bot_of
 from scheduler.model import wake as wakes_of_agents

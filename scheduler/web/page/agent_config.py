@@ -26,7 +26,7 @@ from scheduler.config.file.marked_yaml import dotted_path
 from scheduler.config.file.message_parts import as_yaml
 from scheduler.config.file.text_editing import nest_value
 from scheduler.config.keys.models import Section, config_schema, describe_form, keys_on_path, model_of_form
-from scheduler.engine.inbox import Refused
+from scheduler.engine.tick_items import Refused
 from scheduler.foresight.own_process import NotPlayed
 from scheduler.foresight.replay import Replay, verdict_text
 from scheduler.web import config_editing

@@ -13,7 +13,7 @@ from starlette.concurrency import run_in_threadpool
 from heartbeatd.answers import CountedResult, ExplanationOn, RunRecord
 from heartbeatd.operations import Endpoint
 from heartbeatd.questions import GetRun, ListRuns
-from scheduler.engine.inbox import Refused
+from scheduler.engine.tick_items import Refused
 from scheduler.insight import explanation, health, problem_list, slot_history, status_data
 from scheduler.insight.periods import Period
 from scheduler.insight.reason_texts import SlotCause

@@ -19,7 +19,7 @@ from heartbeat.findings import Severity
 from heartbeatd.operations import Concern, Permission
 from heartbeatd.questions import ListProblems
 from scheduler import __version__
-from scheduler.engine.inbox import Refused
+from scheduler.engine.tick_items import Refused
 from scheduler.model.settings import Settings
 from scheduler.store import problems
 from scheduler.store.database import parse_row_id

@@ -25,7 +25,7 @@ from world import Delayed, MakeWorld, World, send_by_transport
 from heartbeatd.answers import PersonQuestion
 from heartbeatd.verbs import AnswerQuestion, Ask, Cancel
 from scheduler.engine.effects import Sender, VerbRequest
-from scheduler.engine.inbox import Refused
+from scheduler.engine.tick_items import Refused
 from scheduler.extras.chat.button_poller import ButtonPoller
 from scheduler.insight import explanation
 from scheduler.insight.status_data import read_status
