@@ -257,7 +257,7 @@ class Metrics:
         self._counters["heartbeatd_slots_on_time_total"].increase(kind.value, "on_time" if late <= ON_TIME_START else "late")
 
     def _count_wake(self, wake: events.WakeMoved) -> None:
-        if wake.final and wake.result in UNDELIVERED:
+        if wake.result in UNDELIVERED:
             self._counters["heartbeatd_wakes_refused_total"].increase(str(wake.source), wake.result.value)
         if wake.final and (Kind.HEARTBEAT, wake.name) in self._entries_with_series:
             self._counters["heartbeatd_wakes_total"].increase(wake.name, str(wake.source), wake.result.value)

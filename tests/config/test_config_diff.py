@@ -74,6 +74,7 @@ def lines(folder: Path, old: str, new: str, environ: Mapping[str, str] | None = 
         ("  ops: {}", "  ops: {heartbeat: {precheck: ls}}", ["agent/ops: heartbeat.precheck none -> ls"], None),
         ("  ops: {}", "  ops2: {}", ["added agent/ops2", "removed agent/ops"], None),
         ("  ops: {}\n", "", ["removed agent/ops"], None),
+        ("  env: {", "  env: {effort: low, ", ["agent/env: effort none -> low"], None),
         ("  ops: {}\n", "  ops: {}\n  ops2: {}\n  cron2: {}\n", ["added 2 agents: cron2, ops2"], None),
         ("{input: 1,", "{input: 2,", ["prices.claude-haiku-5-5.input 1 -> 2"], None),
         ("prices:", "limits: {concurrency: 4}\nprices:", ["limits.concurrency 8 -> 4"], None),

@@ -354,10 +354,20 @@ def test_the_active_hours_of_a_disabled_agent_are_no_warning(tmp_path: Path) -> 
 def test_a_wake_for_the_next_slot_of_an_agent_without_slots_is_a_warning(tmp_path: Path) -> None:
     beat = "agents: {ops: {runner: {kind: command, argv: [cat]}, heartbeat: {interval: none, deliver: log}}}\n"
     text = beat + "cron: {a: {every: 1h, wake_heartbeat: ops, wake_mode: next}}\n"
+    assert read(tmp_path, text.replace("interval: none", 'schedule: "0 9 * * *"')).warnings == ()
     (warning,) = read(tmp_path, text).warnings
     assert str(warning).endswith(
         "config.yaml:2:55: cron.a.wake_mode: ops has no schedule, so this wake waits until something else wakes the agent; write now"
     )
+
+
+def test_the_only_channel_gets_the_failures_of_a_job_unless_it_is_for_those_who_write_to_an_agent(tmp_path: Path) -> None:
+    text = "channels: {%s}\ncron: {a: {every: 1h, command: x}}\n"
+    for channel, expected in (
+        ('hook: {kind: webhook, url: "https://example.org/"}', ("hook",)),
+        ('chat: "tgram://1:a/{target}"', ("log",)),
+    ):
+        assert read(tmp_path, text % channel).settings.jobs["a"].problems_deliver == expected
 
 
 def test_waking_a_disabled_heartbeat_is_a_warning(tmp_path: Path) -> None:
@@ -563,6 +573,7 @@ defaults:
 agents:
   heir: {}
   always: {heartbeat: {skip_on: none}}
+  both: {heartbeat: {skip_on: [holidays, weekend]}}
   berlin: {heartbeat: {active_hours: {start: "08:00", end: "22:00", timezone: Europe/Berlin}}}
 cron:
   heir: {every: 1h}
@@ -575,6 +586,7 @@ def test_calendars_can_be_inherited_and_disabled_and_use_the_zone_of_the_entry(t
     heartbeats, jobs = settings.heartbeats, settings.jobs
     assert {name: beat.calendars.key() for name, beat in heartbeats.items() if not beat.calendars.always} == {
         "heir": "Asia/Tokyo skip:2026-12-25..2026-12-25",
+        "both": "Asia/Tokyo skip:2026-12-25..2026-12-25,sat,sun",
         "berlin": "Europe/Berlin skip:2026-12-25..2026-12-25",
     }
     assert jobs["heir"].calendars.key() == "Asia/Tokyo skip: only:2026-12-25..2026-12-25,sat,sun"

@@ -496,6 +496,7 @@ FAULTS = [
     ('kind: openai, ', '', 'config.yaml:3:3: providers.local.kind: is missing; write kind: openai or kind: anthropic, because the name is neither'),
     ('kind: openai', 'kind: ollama', "config.yaml:3:17: providers.local.kind: 'ollama' is not allowed here; write anthropic or openai"),
     ('https://models.', 'https://me:canary@models.', 'config.yaml:4:56: providers.work.base_url: this address contains a login and api_key is set too, but only one of them can be sent; keep one of them'),
+    ('https://models.', 'https://:canary@models.', 'config.yaml:4:56: providers.work.base_url: this address contains a login and api_key is set too, but only one of them can be sent; keep one of them'),
     ('"http://127.0.0.1:11434/v1"', 'localhost', 'config.yaml:3:35: providers.local.base_url: this is not the address of a server; write http:// or https:// with a host'),
     ('api_key: "${KEY}"}', 'key: k}', 'config.yaml:2:15: providers.anthropic.key: unknown key; write kind, api_key or base_url'),
     ('api_key: "${KEY}"}', 'api_key: 5}', 'config.yaml:2:24: providers.anthropic.api_key: this is not read as text; put it in quotes'),

@@ -237,6 +237,8 @@ def test_a_secret_is_masked_when_printed(tmp_path: Path) -> None:
         ("A", "2026-11-22", False),
         ("A", "/srv/data/x1", False),
         ("A", "abc-1", False),
+        ("A", "abc-123", False),
+        ("A", "abc-1234", True),
         ("LANG", "de_DE.UTF-8", False),
         ("PATH", "~/bin:/usr/bin", False),
     ],

@@ -104,14 +104,16 @@ def test_a_failed_precheck_counts_once_if_the_result_of_its_run_comes_later(make
 def test_a_removed_channel_is_shown_while_it_has_a_message_that_was_given_up(make_world: MakeWorld) -> None:
     world = make_world(
         "channels: {hook: {kind: webhook, url: 'https://example.org/'}}\n" + agent(deliver="hook"),
-        scripts={"ops": lambda _: "ALERT: disk full"},
+        scripts={"ops": lambda call: f"ALERT: disk full at {call.at:%H:%M}"},
     )
-    world.send = lambda _: DeliveryResult("dead", "gone")
+    world.send = lambda _: Delayed(DeliveryResult("dead", "gone"), timedelta(seconds=20))
     page = Page(world)
     world.run(minutes=1)
     assert page.series("deliveries_total")["deliveries_total{hook,dead}"] == 1
-    world.reload(agent())
-    assert page.series("outbox_dead")["outbox_dead{hook}"] == 1
+    world.run(minutes=29, seconds=10)
+    world.reload(agent())  # while the second message is sent
+    world.run(seconds=30)
+    assert page.series("outbox_dead")["outbox_dead{hook}"] == 2
     assert [name for name in page.series("deliveries_total") if "hook" in name] == []
 
 
@@ -240,8 +242,10 @@ def test_counters_disappear_with_their_entry_and_restart_at_zero_when_it_returns
 
 
 def test_a_removed_agent_has_no_series_in_any_family(make_world: MakeWorld) -> None:
+    """Of a job with its name only that of the job remain."""
     web = AGENT[AGENT.index("  ops:") :].replace("  ops:", "  web:")
-    world = make_world(BOTH.replace("cron:", f"{web}cron:"))
+    job = "cron: {ops: {every: 1h, command: x}}\n"
+    world = make_world(BOTH.replace("cron:", f"{web}cron:").replace("measure:", "ops:"))
     page = Page(world)
     world.run(minutes=61)
     world.scripts["ops"] = lambda call: 3
@@ -251,8 +255,8 @@ def test_a_removed_agent_has_no_series_in_any_family(make_world: MakeWorld) -> N
     world.run(minutes=1)
     families = {name.partition("{")[0] for name in page.series() if "ops" in name}
     assert families >= {"runs_total", "suppressions_total", "skips_total", "retries_total", "run_seconds_total"}
-    world.reload("agents:\n" + web)
-    assert [name for name in page.series() if "ops" in name] == []
+    world.reload(f"agents:\n{web}{job}")
+    assert {name.partition("{")[2].partition("}")[0] for name in page.series() if "ops" in name and "cron" not in name} == set()
     assert page.series()["runs_total{heartbeat,web,ok,interval}"] == 5
 
 
@@ -267,11 +271,16 @@ def test_an_unexpected_reason_is_counted_as_well(make_world: MakeWorld) -> None:
 
 
 def test_entries_beyond_the_limit_have_no_series_and_are_counted(make_world: MakeWorld) -> None:
-    world = make_world("server: {metrics_entries: 1}\n" + BOTH)
+    spare = AGENT[AGENT.index("  ops:") :].replace("  ops:", "  spare:")
+    world = make_world("server: {metrics_entries: 1}\n" + BOTH.replace("cron:", f"{spare}cron:"))
     page = Page(world)
     world.run(minutes=61)
+    world.pause(("heartbeat", "spare"))
+    world.wake("spare")
+    world.request(VerbRequest(Mute(until=world.clock.now + timedelta(hours=1)), (Kind.HEARTBEAT, "spare")))
     series = page.series()
-    assert series["entries_without_series"] == 1
+    assert series["entries_without_series"] == 2
+    assert not [name for name in series if "spare" in name]
     assert not [name for name in series if "measure" in name]
     assert series["run_duration_seconds_count{cron}"] == 1
 
@@ -478,6 +487,7 @@ def test_the_cost_reported_by_a_program_is_counted_and_survives_a_reload(make_wo
     world.reload(agent(retries="0"))
     assert sum(page.series("cost_usd_total").values()) == 0.25
     assert sum(page.series("tokens_total").values()) == 7
+    assert sum(page.series("unpriced_tokens_total").values()) == 0
 
 
 def test_only_the_kinds_of_tokens_that_an_agent_uses_have_series(make_world: MakeWorld) -> None:
@@ -491,11 +501,14 @@ def test_only_the_kinds_of_tokens_that_an_agent_uses_have_series(make_world: Mak
 
 def test_the_counters_of_a_removed_provider_and_model_disappear(make_world: MakeWorld) -> None:
     with Server([error_answer(401, "authentication_error", "no")]) as server:
-        world = make_world(config(server.url), environ={"KEY": KEY})
+        world = make_world(config(server.url), environ={"KEY": KEY}, durations={"ops": timedelta(minutes=5)})
         page = Page(world)
         world.run(minutes=1)
         before = [name for name in page.series() if "anthropic" in name or "claude" in name]
+        world.reload(config(server.url).replace("model: claude-sonnet-5", "model: claude-haiku-5-5"))
+        assert [name for name in page.series() if "claude-sonnet" in name] == []
         world.reload(agent())
+        world.run(minutes=10)  # the run of the former model ends
     assert {name.split("{")[0] for name in before} >= {
         "provider_requests_total", "provider_request_duration_seconds_count", "unpriced_tokens_total", "cost_usd_total",
     }  # fmt: skip
@@ -593,6 +606,11 @@ def test_late_starts_and_late_messages_are_counted(make_world: MakeWorld) -> Non
     assert page.series("slots_on_time")["slots_on_time_total{heartbeat,on_time}"] == 1
     assert page.series("messages_on_time")["messages_on_time_total{hook,on_time}"] == 1
     assert page.series("messages_on_time")["messages_on_time_total{hook,late}"] == 0
+    world.send = lambda _: Delayed(DeliveryResult("delivered"), timedelta(minutes=5))
+    world.clock.advance(timedelta(minutes=10))  # the next slot starts a minute late, and its message takes five: just in time
+    world.run(minutes=6)
+    assert page.series("slots_on_time")["slots_on_time_total{heartbeat,on_time}"] == 2
+    assert page.series("messages_on_time")["messages_on_time_total{hook,on_time}"] == 2
     world.send = lambda _: DeliveryResult("retry", "no route")
     world.run(minutes=20)
     world.send = lambda _: DeliveryResult("delivered")

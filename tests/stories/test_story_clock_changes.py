@@ -352,6 +352,34 @@ def test_setting_the_clock_back_by_whole_intervals_leaves_no_gap_longer_than_one
     assert max(after - before for before, after in pairwise(begun)) <= 30 * 60 + 1
 
 
+@pytest.mark.parametrize("down", [False, True], ids=["running", "down"])
+def test_setting_the_clock_back_by_a_part_of_an_interval_leaves_no_longer_gap(make_world: MakeWorld, *, down: bool) -> None:
+    """From 08:50 to 08:20. At 09:00 the last run is 90 minutes ago. Another agent has run at 08:45."""
+    ops = agent(interval="60m")
+    both = ops + ops.partition("agents:\n")[2].replace("ops:", "web:")
+    world = make_world(ops)
+    world.run(minutes=45)
+    world.reload(both)
+    world.run(minutes=5)
+    if down:
+        world.kill()
+    world.clock.now -= timedelta(minutes=30)
+    if down:
+        world.boot()
+    world.run(minutes=75)
+    for name in ("ops", "web"):
+        first, second = start_times(world, name)[:2]
+        assert 0 < second - first <= 60 * 60 + 1, name
+
+
+def test_slots_outside_of_active_hours_are_recorded_although_the_clock_was_set_back_before(make_world: MakeWorld) -> None:
+    world = make_world(agent(interval="60m", active_hours='"12:00-20:00"'))
+    world.run(hours=2, minutes=50)
+    world.clock.now -= timedelta(minutes=20)
+    world.run(hours=2)
+    assert [(row["planned_runs"], row["why"]) for row in world.records("ops")] == [(4, "active_hours"), (1, "heartbeat_ok")]
+
+
 def test_a_daily_run_at_opening_still_happens_every_day_after_the_clock_was_set_back_by_a_day(make_world: MakeWorld) -> None:
     world = make_world(agent(interval="1d", active_hours='"08:00-10:00"'), start="2026-03-02 12:00")
     world.run(days=3)

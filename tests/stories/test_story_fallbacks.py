@@ -116,8 +116,10 @@ def test_if_all_fail_the_run_fails_with_each_error_and_is_tried_again(make_world
     with by_model(failing) as server:
         world = story(make_world, server, "timeout: 4m")
         world.reload(world.config.read_text().replace("retries: 0", "retries: 1"))
+        page = Page(world)
         world.run(minutes=1)
         assert server.models() == [SONNET, HAIKU, QWEN, SONNET, HAIKU], "the model of the last fallback is not asked again"
+        assert page.series("fallbacks_total") == {}, "no fallback has helped"
     row = world.records()[0]
     assert (row["result"], row["why"], row["tries"]) == ("failed", "overloaded", 2)
     assert row["error"] == (

@@ -19,7 +19,7 @@ from scheduler.config.settings.load import load_config
 from scheduler.foresight.replay import Past, Replay, replay, verdict_text
 
 
-def replayed(world: World, yaml: str, since: str, folder: Path) -> Replay:
+def replayed(world: World, yaml: str, since: str, folder: Path, **more: Any) -> Replay:
     """The time until now, played again with this config."""
     folder.mkdir(exist_ok=True)
     other = folder / "other.yaml"
@@ -27,7 +27,7 @@ def replayed(world: World, yaml: str, since: str, folder: Path) -> Replay:
     settings = load_config(other, world.environ).settings
     former = load_config(world.config, world.environ).settings
     past = Past.read(world.store.connection, utc(since), settings, former)
-    return replay(past, settings, utc(since), world.clock.now, folder / "files")
+    return replay(past, settings, utc(since), world.clock.now, folder / "files", **more)
 
 
 def lines(found: Replay) -> list[str]:
@@ -333,6 +333,15 @@ def test_with_a_longer_interval_the_other_recorded_runs_are_not_scheduled(make_w
     assert {words(each.after) for each in found.changed if each.planned_at.hour % 2} == {"skipped not_scheduled"}
     assert (found.before.calls, found.after.calls) == (25, 13)  # with that of the job
     assert found.unknown == []
+
+
+def test_only_the_agents_that_are_shown_are_compared(make_world: MakeWorld, tmp_path: Path) -> None:
+    """Not a job with the name of one."""
+    yaml = CONFIG.replace("  backup:", "  ops:")
+    other = yaml.replace("interval: 1h", "interval: 2h").replace("30 3", "30 4")
+    found = replayed(a_day(make_world, yaml), other, NIGHT, tmp_path, shown=("ops",))
+    assert {(each.kind, words(each.after)) for each in found.changed} == {("heartbeat", "skipped not_scheduled")}
+    assert (found.before.runs, found.after.runs, found.unknown) == (24, 12, [])
 
 
 def test_a_smaller_budget_skips_runs_and_spends_less(make_world: MakeWorld, tmp_path: Path) -> None:

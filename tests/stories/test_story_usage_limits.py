@@ -13,6 +13,8 @@ from world import QUIET, AgentCall, Delayed, MakeWorld, World, utc
 
 from heartbeat.runners import ProcessResult
 from heartbeat.runners.command import limited_until
+from heartbeatd.verbs import Cancel
+from scheduler.engine.effects import VerbRequest
 from scheduler.insight import explanation
 
 RIGA = ZoneInfo("Europe/Riga")  # UTC+2 in March
@@ -230,6 +232,15 @@ def test_a_run_without_room_in_its_limits_does_not_start_after_a_crash_either(ma
     world.run(minutes=40)
     assert [(row["result"], row["why"]) for row in world.records("ops")][1:] == [("skipped", "budget")] * 2
     assert [(row["result"], row["why"]) for row in world.records("own")][1:] == [("skipped", "budget")] * 2
+
+
+def test_a_cancelled_run_counts_for_the_account(make_world: MakeWorld) -> None:
+    world = make_world(CONFIG.replace("argv: [claude, -p]", SPREAD.replace("3 per", "1 per")))
+    world.scripts["ops"] = lambda _: Delayed("HEARTBEAT_OK", timedelta(minutes=5))
+    world.run(minutes=1)
+    world.request(VerbRequest(Cancel(), world.records("ops")[0]["id"]))
+    world.run(minutes=128)
+    assert [call.at for call in world.calls if call.name == "ops"] == [utc("2026-03-02 08:00"), utc("2026-03-02 10:00")]
 
 
 def test_a_fallback_answers_while_an_account_has_no_room(make_world: MakeWorld) -> None:

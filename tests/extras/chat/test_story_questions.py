@@ -207,13 +207,16 @@ def test_the_wait_of_an_attempt_does_not_lengthen_the_next_one(make_world: MakeW
 
 
 def test_a_question_has_buttons_also_in_a_channel_without_other_buttons(make_world: MakeWorld, phone: Telegram) -> None:
-    yaml = CONFIG.format(url=phone.url).replace("buttons: true, ", "")
+    """A question that names no people is for those of its channel."""
+    yaml = CONFIG.format(url=phone.url).replace("buttons: true, ", "").replace('people: ["@Anna", "77"], ', "")
     world = make_world(yaml, environ={"TG": telegram.URL}, send=send_by_transport)
     world.scripts |= {"deploy": lambda _: Delayed("done", timedelta(hours=20)), "ops": lambda _: "HEARTBEAT_OK"}
     world.run_job("deploy")
     world.run(seconds=1)
     ask(world)
-    assert Chat(world, phone).press("yes", **ANNA) == "yes, by Anna on phone"
+    chat = Chat(world, phone)
+    assert chat.press("yes", **EVE) == "Only the people whom the question is for may answer it."
+    assert chat.press("yes", **BOB) == "yes, by bob on phone"
 
 
 def test_a_question_goes_to_several_channels_and_is_over_in_all_of_them(chat: Chat) -> None:
