@@ -6,7 +6,7 @@ import logging
 from functools import cache
 from typing import TYPE_CHECKING
 
-from scheduler.channels.channel_kind import ChannelKind, SendContext, prefixed_text
+from scheduler.channels.channel_kind import ChannelKind, SendContext, prefixed_text, text_after_prefix
 from scheduler.channels.http_post import channel_url
 from scheduler.channels.url_template import url_scheme
 from scheduler.model.message import DeliveryResult, Message
@@ -63,7 +63,7 @@ def _notify(service: NotifyBase, channel: Channel, message: Message) -> bool:
     has_titles = service.title_maxlen > 0
     prefix = channel.prefix_for(message.kind, message.name, message.title)
     title = (prefix or message.title) if has_titles else ""
-    text = message.text if has_titles else prefixed_text(channel, message)
+    text = text_after_prefix(channel, message) if has_titles else prefixed_text(channel, message)
     caller = Apprise(asset=_asset())
     caller.add(service)
     with limited_answers():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from heartbeat.runners import StartProcess
 from scheduler.model.message import Button, DeliveryResult, Message
+from scheduler.model.outcome import Kind
 from scheduler.model.settings import Channel, utf16_length
 
 if TYPE_CHECKING:  # the kinds are needed to read a config; the HTTP client takes a third of a second to import, and is not
@@ -84,9 +86,16 @@ class ChannelKind:
     runs_program: bool = False
 
 
+def text_after_prefix(channel: Channel, message: Message) -> str:
+    """The text of a message after the prefix of its channel. If the prefix names its agent, lines about problems do not."""
+    if message.kind != Kind.HEARTBEAT or message.title != message.name or "{agent}" not in channel.prefix:
+        return message.text
+    return re.sub(rf"^(info    |warning |CRITICAL|over    ) {re.escape(message.name)} ", r"\1 ", message.text, flags=re.MULTILINE)
+
+
 def prefixed_text(channel: Channel, message: Message) -> str:
-    """The text of a message behind the prefix of its channel. It is one space longer than both together."""
+    """The text of a message behind the prefix of its channel. It is at most one space longer than both together."""
     prefix = channel.prefix_for(message.kind, message.name, message.title)
-    text = f"{prefix} {message.text}" if prefix else message.text
+    text = f"{prefix} {text_after_prefix(channel, message)}" if prefix else message.text
     is_too_long = channel.limit is not None and utf16_length(text) > channel.limit  # the prefix has changed since it was split
     return message.text if is_too_long else text

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field
 
 from heartbeat.runners.redaction import secret_parts
-from scheduler.channels.channel_kind import ChannelKind, SendContext, prefixed_text
+from scheduler.channels.channel_kind import ChannelKind, SendContext, prefixed_text, text_after_prefix
 from scheduler.channels.http_post import (
     PostAnswer,
     channel_url,
@@ -78,7 +78,7 @@ async def send(channel: Channel, message: Message, context: SendContext) -> Deli
 def _body(channel: Channel, message: Message) -> dict[str, object]:
     """What Discord gets: the prefix is the name of the sender. If Discord would not accept the name, it begins the text."""
     sender = _name_of_sender(channel.prefix_for(message.kind, message.name, message.title))
-    content = _disarm_links(message.text if sender else prefixed_text(channel, message))
+    content = _disarm_links(text_after_prefix(channel, message) if sender else prefixed_text(channel, message))
     body: dict[str, object] = {"content": content, "allowed_mentions": {"parse": []}, "flags": SUPPRESS_EMBEDS}
     return body | ({"username": sender} if sender else {})
 

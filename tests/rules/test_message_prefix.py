@@ -47,9 +47,19 @@ def test_an_alert_names_its_agent_and_its_host(make_world: MakeWorld, phone: Tel
     assert world.delivered[0][2] == world.records()[0]["text"] == "The disk is full."
 
 
-def test_a_failure_notification_names_them_too(make_world: MakeWorld, phone: Telegram) -> None:
-    begin(make_world, TELL.format(url=phone.url), 3).run(minutes=5)
-    assert phone.texts[0].startswith("[ops@web1] warning  ops failed")
+@pytest.mark.parametrize(
+    ("prefix", "begins"),
+    [
+        ("", "[ops@web1] warning  failed: "),
+        (", prefix: '{host}:'", "web1: warning  ops failed: "),
+        (", prefix: none", "warning  ops failed: "),
+    ],
+)
+def test_a_failure_notification_names_its_agent_once(make_world: MakeWorld, phone: Telegram, prefix: str, begins: str) -> None:
+    world = begin(make_world, TELL.format(url=phone.url) + prefix, 3)
+    world.run(minutes=5)
+    assert phone.texts[0].startswith(begins)
+    assert world.delivered[0][2].startswith("warning  ops failed: ")
 
 
 def test_a_notification_about_a_provider_names_the_provider_and_not_one_of_its_agents(
