@@ -272,6 +272,12 @@ def read_report(answer: str, *, is_cut: bool = False) -> Report | None:
     return _read_lines(answer) if report is None else report
 
 
+def readable_answer(answer: str) -> str:
+    """An answer for people: its findings in JSON as lines with keys. Any other answer is returned as it is."""
+    report = _read_json(answer)
+    return answer if report is None else str(report) or "no findings"
+
+
 def _parse_json_text(text: str, *, is_cut: bool) -> object:
     try:
         value: object = json.loads(text)

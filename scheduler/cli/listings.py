@@ -25,6 +25,7 @@ from scheduler.cli.daemon_files import Source, find_problems
 from scheduler.cli.operation_options import Make
 from scheduler.cli.output import (
     Column,
+    answer_text,
     entry_label,
     format_elapsed,
     format_fact,
@@ -109,8 +110,9 @@ def _run_lines(run: RunWithWakes) -> Iterator[str]:
     for word, value in _run_facts(run):
         yield from format_fact(word, value, ended if word in JUDGED else None)
     log = f"for the log:\n{run.log}" if run.log else ""
-    for text in (*map(_format_question, run.questions), *map(_format_wake, run.wakes), _format_precheck(run), log, run.text):
-        yield from ("", escape_control(text).rstrip()) if text else ()
+    given = (*map(_format_question, run.questions), *map(_format_wake, run.wakes), _format_precheck(run), log)
+    for text in (*map(escape_control, given), answer_text(run)):
+        yield from ("", text.rstrip()) if text else ()
 
 
 def _run_facts(run: RunRecord) -> list[tuple[str, str]]:

@@ -25,14 +25,15 @@ import click
 from rich.cells import cell_len, set_cell_size
 
 from heartbeat import words
-from heartbeat.words import abbreviate_duration, format_count, format_usd, one_line
+from heartbeat.findings import readable_answer
+from heartbeat.words import abbreviate_duration, escape_control, format_count, format_usd, one_line
 from scheduler.model.levels import Level
 from scheduler.model.local_days import is_repeated, local_text, offset_text
-from scheduler.model.outcome import Suppression
+from scheduler.model.outcome import Kind, Suppression
 from scheduler.model.problem import Subject
 
 if TYPE_CHECKING:
-    from heartbeatd.answers import EntryName, QueuedMessage, ResponseBody
+    from heartbeatd.answers import EntryName, QueuedMessage, ResponseBody, RunRecord
     from scheduler.cli.daemon_files import DaemonProcess
     from scheduler.config.file.diagnostics import ConfigError
 
@@ -401,3 +402,9 @@ def format_why(why: str | None, delivery: str) -> str:
 def entry_label(entry: EntryName | QueuedMessage) -> str:
     """The name of an agent or a job with its kind: agent/NAME or cron/NAME. For the daemon itself it is `daemon`."""
     return Subject(entry.kind, entry.name).label
+
+
+def answer_text(run: RunRecord) -> str:
+    """The answer of an agent as people read it, or the output of a command."""
+    is_of_agent = Kind(run.kind) is Kind.HEARTBEAT or run.prompt_parts
+    return escape_control(readable_answer(run.text) if run.text and is_of_agent else run.text or "")

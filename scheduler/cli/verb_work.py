@@ -21,7 +21,7 @@ from heartbeatd.verbs import Verb
 from scheduler.cli import daemon_files, options
 from scheduler.cli.daemon_client import connect_to_daemon, open_client
 from scheduler.cli.daemon_files import DaemonFiles
-from scheduler.cli.output import format_time, utc_now
+from scheduler.cli.output import answer_text, format_time, utc_now
 from scheduler.config.file.message_parts import did_you_mean, join_with_or
 from scheduler.config.settings import load
 from scheduler.engine.tick_items import Refused
@@ -156,9 +156,9 @@ def _find_run(files: DaemonFiles, wake_id: int, before: int) -> tuple[RunRecord 
 def _print_run(run: RunRecord, wait: WakeWait | None) -> int:
     """Print the result of a run. `wait` is what the wake still waits for, if the run did not consume it."""
     click.echo(f"run {run.id}: {run.result}" + (f" ({run.why})" if run.why else ""))
-    for text in (run.text, run.error):
+    for text in (answer_text(run), escape_control(run.error or "")):
         if text:
-            click.echo(escape_control(text))
+            click.echo(text)
     if wait is not None:
         click.echo(f"the wake {wait.describe(format_time)}", err=True)
     return 0 if run.result in SUCCESSFUL_OUTCOMES else 1

@@ -251,6 +251,16 @@ def test_a_run_is_shown_in_full_without_control_characters(store: Store, state: 
     assert lines[-2:] == ["disk full", "\\x1b]0;owned\\x07"]
 
 
+def test_findings_in_json_are_shown_as_lines(store: Store, state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As some programs answer. The output of a command stays as it is, and so do the data of `show --format json`."""
+    answer = 'All else is fine.\n```json\n{"findings": [{"key": "disk:/var", "text": "92 %", "severity": "critical"}]}\n```'
+    add_run(store, NOON, "alert", text=answer)
+    add_run(store, NOON, "ok", kind="cron", name="scan", text=answer)
+    assert printed(capsys, state, "show", "1")[-2:] == ["All else is fine.", "[disk:/var!] 92 %"]
+    assert printed(capsys, state, "show", "2")[-3:] == answer.splitlines()[1:]
+    assert listed(capsys, state, "show", "1")["text"] == answer
+
+
 def test_a_run_shows_its_tool_calls_and_its_text_for_the_log(
     store: Store, state: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

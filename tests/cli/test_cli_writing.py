@@ -583,6 +583,7 @@ def waking(config: Path, place: DaemonFiles) -> Iterator[Waking]:
     [
         (("ok", None, "all is well"), 0, "run 1: ok\nall is well\n"),
         (("alert", None, "disk \x1bfull"), 0, "run 1: alert\ndisk \\x1bfull\n"),
+        (("ok", None, '{"findings": []}'), 0, "run 1: ok\nno findings\n"),
         (("failed", "exit", None), 1, "run 1: failed (exit)\n"),
         (("skipped", "active_hours", None), 1, "run 1: skipped (active_hours)\n"),
     ],

@@ -384,7 +384,7 @@ def test_getting_started_ends_with_one_alert_in_the_chat(tmp_path: Path) -> None
         assert len(model.requests) == 1  # its answer is complete
     assert "test message" in test_message.lower()
     assert "[disk@" in alert
-    assert "info     disk disk:/:" in alert
+    assert "info     disk:/:" in alert
     assert "at most 0.5000 USD a day" in shown
     assert "12 % of the disk are used." in shown  # `heartbeatd show 2`
     assert "13 % full" in shown  # `heartbeatd show 3`
