@@ -36,6 +36,11 @@ def test_a_value_is_set_and_the_changed_line_is_printed(config: Path, capsys: py
     assert printed.err == "written; the daemon is not running and reads the file when it starts\n"
 
 
+def test_a_value_that_is_there_already_is_not_written(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(config, "set", "timezone=UTC") == 0
+    assert capsys.readouterr() == ("nothing changed\n", "")
+
+
 def test_several_values_are_written_together(config: Path) -> None:
     assert call(config, "set", "timezone=Europe/Berlin", r"prices.gpt-9\.5.input=4", "agents.mail.heartbeat.interval=1h") == 0
     expected = CONFIG.replace("UTC", "Europe/Berlin").replace("input: 1", "input: 4").replace("30m", "1h")

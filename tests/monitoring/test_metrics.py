@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import random
+import re
 import subprocess
 import time
 from collections.abc import Iterable
@@ -32,6 +34,7 @@ from scheduler.model.events import AttemptStarted, RunRecovered, StaleResultDrop
 from scheduler.model.message import DeliveryResult
 from scheduler.model.outcome import Kind
 from scheduler.store.locations import open_read_only
+from scheduler.telemetry.event_feed import EventFeed
 from scheduler.telemetry.metrics import ScrapeState
 from scheduler.telemetry.series import MetricFamily
 
@@ -239,6 +242,8 @@ def test_counters_disappear_with_their_entry_and_restart_at_zero_when_it_returns
     assert page.series()["runs_total{heartbeat,ops,ok,interval}"] == 3
     world.reload(BOTH)
     assert page.series()["runs_total{cron,measure,ok,every}"] == 0
+    (line,) = re.findall(r"heartbeatd_runs_total{.*measure.*", page.first_page("application/openmetrics-text").decode())
+    assert line.endswith("} 0"), "no exemplar names a former run"
 
 
 def test_a_removed_agent_has_no_series_in_any_family(make_world: MakeWorld) -> None:
@@ -258,6 +263,17 @@ def test_a_removed_agent_has_no_series_in_any_family(make_world: MakeWorld) -> N
     world.reload(f"agents:\n{web}{job}")
     assert {name.partition("{")[2].partition("}")[0] for name in page.series() if "ops" in name and "cron" not in name} == set()
     assert page.series()["runs_total{heartbeat,web,ok,interval}"] == 5
+
+
+def test_only_answers_of_agents_that_are_sent_are_events_that_something_was_said(make_world: MakeWorld) -> None:
+    world = make_world(BOTH.replace("retries: 1", "retries: 0"), scripts={"measure": lambda _: "17 files"})
+    world.scripts["ops"] = lambda call: {0: "The disk is full.", 30: 1}[call.at.minute]
+    world.run(minutes=61)
+    feed = EventFeed("boot1")
+    for each in world.events:
+        feed.publish(each)
+    said = [json.loads(each.data) for each in feed.read_after(0)[0] if each.name == "said"]
+    assert [(each["name"], each["run"]) for each in said] == [("ops", 1)]
 
 
 def test_an_unexpected_reason_is_counted_as_well(make_world: MakeWorld) -> None:
@@ -500,19 +516,23 @@ def test_only_the_kinds_of_tokens_that_an_agent_uses_have_series(make_world: Mak
 
 
 def test_the_counters_of_a_removed_provider_and_model_disappear(make_world: MakeWorld) -> None:
-    with Server([error_answer(401, "authentication_error", "no")]) as server:
-        world = make_world(config(server.url), environ={"KEY": KEY}, durations={"ops": timedelta(minutes=5)})
+    with Server([text_answer("HEARTBEAT_OK")]) as server:
+        yaml = config(server.url).replace(
+            ", claude-sonnet-5: {input: 3.0, output: 15.0}", ""
+        )  # its tokens are counted without a cost
+        world = make_world(yaml, environ={"KEY": KEY}, durations={"ops": timedelta(minutes=5)})
         page = Page(world)
         world.run(minutes=1)
         before = [name for name in page.series() if "anthropic" in name or "claude" in name]
-        world.reload(config(server.url).replace("model: claude-sonnet-5", "model: claude-haiku-5-5"))
+        world.reload(yaml.replace("model: claude-sonnet-5", "model: claude-haiku-5-5"))
         assert [name for name in page.series() if "claude-sonnet" in name] == []
         world.reload(agent())
-        world.run(minutes=10)  # the run of the former model ends
+        world.run(minutes=10)  # a run of the former model ends
     assert {name.split("{")[0] for name in before} >= {
         "provider_requests_total", "provider_request_duration_seconds_count", "unpriced_tokens_total", "cost_usd_total",
     }  # fmt: skip
-    assert set(before) & set(page.series()) == set()
+    left = {name.split("{")[0] for name in set(before) & set(page.series())}
+    assert left == {"cost_usd_total"}, "what that run has cost is not lost"
 
 
 def open_problems(page: Page) -> dict[str, float]:

@@ -8,9 +8,12 @@ from typing import Any
 
 import pytest
 from month_simulation import START, Month, habits_of_level, readme_config
+from servers import completions
+from servers.scripted import Server, reply
 from simulation import size
 from test_story_asking_again import CONFIG as ASKED
 from test_story_asking_again import DISK, VAR, Model
+from test_story_budgets import cost_report, model_agent
 from test_story_run_once import world_after_run_once
 from world import MakeWorld, World, utc
 
@@ -351,6 +354,18 @@ def test_a_smaller_budget_skips_runs_and_spends_less(make_world: MakeWorld, tmp_
     assert found.before.usd == pytest.approx(24 * 0.05)
     assert found.after.usd == pytest.approx(9 * 0.05)
     assert {words(each.after) for each in found.changed} >= {"skipped budget"}
+
+
+def test_the_costs_of_a_decision_and_of_the_answer_after_it_are_played_again(make_world: MakeWorld, tmp_path: Path) -> None:
+    decision = completions.completion(None, calls=[completions.tool("decide", {"action": "run", "tasks": "look"})])
+    with Server([reply(decision)]) as server:
+        yaml = model_agent(server.url, "{usd_per_day: 1, usd_per_try: 0.05}", decide="{model: big, provider: local}")
+        yaml = yaml.replace("{kind: openai, provider: local}, model: big", "{kind: command, argv: [agent]}")
+        world = make_world(yaml, start=NIGHT, scripts={"ops": cost_report(0.004)})
+        world.run(hours=3)
+    found = replayed(world, yaml, NIGHT, tmp_path)
+    assert found.after.as_data() == found.before.as_data()
+    assert found.before.usd == pytest.approx(found.before.runs * (0.004 + (127 * 2 + 30 * 10) / 1e6))
 
 
 def test_another_rule_of_problems_sends_other_failures(make_world: MakeWorld, tmp_path: Path) -> None:
