@@ -56,7 +56,9 @@ async def send_message(channel: Channel, message: Message, context: SendContext)
     """Send a message to its channel; waits for at most half a minute and raises nothing of the network."""
     kind = kind_of(channel)
     if channel.url is None and kind in KINDS and not kind.runs_program:
-        problem = f"a secret of channels.{channel.name} is not set; set it in the environment or the env_file"
+        problem = (
+            f"a secret of channels.{channel.name} is not set; export it before heartbeatd starts, or write it into the env_file"
+        )
         return DeliveryResult("retry", problem)
     if channel.needs_target:
         problem = f"the URL of channels.{channel.name} contains {url_template.PLACEHOLDER}, and no target is given"

@@ -35,7 +35,6 @@ from scheduler.system.files import FileChanged, read_file, replace_file
 
 _DOTS = re.compile(r"(?<!\\)\.")
 ECHO = {"kind": "command", "argv": ["echo", "HEARTBEAT_OK"]}
-ECHO_ADVICE = "This program gets the prompt on stdin and prints the answer. Put your agent here, e.g. [claude, -p]."
 LOGS = (LOG_CHANNEL, [LOG_CHANNEL])
 
 
@@ -254,7 +253,7 @@ def _shared_keys(config: LoadedConfig) -> tuple[dict[str, object], tuple[str, ..
     comment: tuple[str, ...] = ()
     if "runner" not in defaults:
         shared = {key: called[-1][key] for key in ("runner", "model") if key in called[-1]} if called else {"runner": ECHO}
-        comment = () if called else (ECHO_ADVICE,)
+        comment = () if called else (templates.ECHO_ADVICE,)
     if "deliver" not in map_at(defaults, "heartbeat"):
         beats = [each["heartbeat"] for each in others if isinstance(each.get("heartbeat"), Mapping)]
         deliver = next((beat["deliver"] for beat in reversed(beats) if "deliver" in beat), None)

@@ -372,7 +372,7 @@ def _undelivered_message(tx: Transaction, message_id: int) -> OutboxMessage:
 
 @effect_of(verbs.CloseProblem)
 def close_problem(tick: Tick, request: VerbRequest[verbs.CloseProblem]) -> ChangedProblem:
-    """If the problem is found again, it opens again. That of an agent that was removed from the config can be closed too."""
+    """If the problem is found again, it opens again."""
     closed = after_close(_open_problem(tick, request), tick.now)
     notices.record_close(tick.tx, closed)
     return _changed_problem(tick, request, closed, "closed", "is closed")

@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 from heartbeat.findings import Severity
 from heartbeat.words import abbreviate_duration, list_names
 from scheduler.channels import registry
-from scheduler.engine.problems import REMIND_CRITICAL, Change, News, after_end, news_of
+from scheduler.engine.problems import REMIND_CRITICAL, Change, News, after_close, after_end, news_of
 from scheduler.engine.tick_items import Tick
 from scheduler.model.circuit import Circuit
 from scheduler.model.entry import Claim, Entry
@@ -298,6 +298,14 @@ def end_problem(tick: Tick, entry_row: EntryRow, key: str) -> None:
     over = problems.save_problem(tick.tx, after_end(was, tick.now))
     if entry is not None and not entry_row.is_muted(tick.now):
         send_news_of_entry(tick, entry, over)
+
+
+def forget_problems(tick: Tick, entry_row: EntryRow) -> None:
+    """Delete the problems of a disabled or removed entry. What a removed one has reported is closed: it cannot see the end."""
+    problems.delete_problems_of(tick.tx, Subject(entry_row.kind, entry_row.name))
+    if entry_row.state == "removed":
+        for reported in problems.open_reports_of(tick.tx.db, entry_row.name, entry_row.kind):
+            record_close(tick.tx, after_close(reported, tick.now))
 
 
 def record_close(tx: Transaction, closed: Problem) -> None:

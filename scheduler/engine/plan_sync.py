@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import Literal
 
 from heartbeat.slots import first_anchor
-from scheduler.engine import budget_reservations, job_failures, observed_problems, planning, settle, wake_starts
+from scheduler.engine import budget_reservations, job_failures, notices, observed_problems, planning, settle, wake_starts
 from scheduler.engine.tick_items import Tick
 from scheduler.model import entry_schedule
 from scheduler.model.config_changes import ConfigEvent
@@ -17,7 +17,6 @@ from scheduler.model.entry import Entry, Key
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.events import SettingsApplied
 from scheduler.model.outcome import Kind, Skip, Trigger
-from scheduler.model.problem import Subject
 from scheduler.model.timestamps import MILLISECOND
 from scheduler.model.wake import Wake
 from scheduler.store import boots, breakers, config_history, entries, problems, runs, slot_records
@@ -166,7 +165,7 @@ def _retire_entry(
     if run is not None and run.state == "waiting":
         settle.give_up_waiting(tick, entry, retired, run)
     wake_starts.end_wakes_of_entry(tick, retired)
-    problems.delete_problems_of(tick.tx, Subject(entry_row.kind, entry_row.name))
+    notices.forget_problems(tick, retired)
     if entry_row.kind is Kind.CRON:
         job_failures.forget_job(tick.tx, entry_row.name)
     current = entries.get_entry(tick.tx, entry_row.kind, entry_row.name)

@@ -82,7 +82,7 @@ def update_problems(
     """
     updated = _update_problems(tick, claim, result, entry_row, woken, covered)
     if updated.state != "active":
-        problems.delete_problems_of(tick.tx, Subject(*claim.entry.key))  # it was removed or disabled during the run
+        notices.forget_problems(tick, updated)  # it was removed or disabled during the run
     is_mute_over = updated.mute is not None and not updated.is_muted(tick.now)
     return updated._replace(muted_until=None, mute=None) if is_mute_over else updated
 

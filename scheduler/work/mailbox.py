@@ -85,7 +85,7 @@ def _read_folder(box: imaplib.IMAP4, folder: str, state: State | None) -> Unread
     last_uid = next_uid - 1 if next_uid else max(_search(box, "ALL"), default=0)
     after = {"validity": validity, "uid": last_uid}
     if state is None:
-        return ((), after, f"{format_count(total, 'message')} in {folder}, all seen")
+        return ((), after, f"{format_count(total, 'message')} in {folder}, none new")
     if state["validity"] != validity:
         note = f"(the server has numbered the messages in {folder} anew: those that came since the last look are not listed)"
         return ((note,), after, "")

@@ -419,7 +419,7 @@ def look_at_files(look: Look) -> Found:
         if before.get(name) != version:
             lines[path] = f"{'changed' if name in before else 'new'}: {path} ({format_count(found.st_size, 'byte')})"
     news = [lines[path] for path in sorted(lines)] if look.state is not None else []
-    return Found(news, {"files": files}, f"{format_count(len(files), 'file')}, all seen")
+    return Found(news, {"files": files}, f"{format_count(len(files), 'file')}, none new")
 
 
 def _matching_paths(folder: Path, pattern: str) -> Iterator[str]:

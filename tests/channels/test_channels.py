@@ -234,7 +234,7 @@ def test_a_channel_without_its_secret_keeps_its_messages(make_world: MakeWorld, 
     world.run(minutes=2)
     assert outbox(world)[0][2] == "pending"
     error = world.store.connection.execute("select error from outbox").fetchone()[0]
-    assert error == "a secret of channels.phone is not set; set it in the environment or the env_file"
+    assert error == "a secret of channels.phone is not set; export it before heartbeatd starts, or write it into the env_file"
 
 
 PING = """\

@@ -206,7 +206,7 @@ def test_a_switch_is_configured_in_one_line_and_its_url_is_never_shown(tmp_path:
         ("{every: 1m}", "config.yaml:1:1: deadman.url: is missing; write url: \"https://...\""),
         ("https://hc.example/canary", "config.yaml:1:10: deadman: this must be a map of keys with values; write {url: \"https://...\"}"),
         ("{url: canary}", "config.yaml:1:16: deadman.url: this is not the address of a server; write http:// or https:// with a host"),
-        ("{url: '${NOPE}'}", "config.yaml:1:16: deadman.url: NOPE is not set; set it in the environment or in the env_file"),
+        ("{url: '${NOPE}'}", "config.yaml:1:16: deadman.url: NOPE is not set; export it before heartbeatd starts, or write it into the env_file"),
         ("{url: 'https://hc.example/x', every: 0s}", "config.yaml:1:47: deadman.every: '0s' is zero; write 90s, 30m or 1h30m"),
     ],
 )  # fmt: skip

@@ -78,7 +78,7 @@ FAULTS = [
     ('kind: command', 'kind: commando', "config.yaml:8:18: defaults.runner.kind: 'commando' is not allowed here; did you mean command?"),
     ('argv: [cat]', 'argv: [cat], env: {A: 5}', 'config.yaml:8:49: defaults.runner.env.A: this is not read as text; put it in quotes'),
     ('argv: [cat]', 'argv: [cat], env: {A-B: x}', "config.yaml:8:46: defaults.runner.env.A-B: 'A-B' is not the name of a variable; use A-Z, a-z, 0-9 and _, not starting with a digit"),
-    ('argv: [cat]', 'argv: [cat], env: {A: "${NOPE}"}', 'config.yaml:8:49: defaults.runner.env.A: NOPE is not set; set it in the environment or in the env_file'),
+    ('argv: [cat]', 'argv: [cat], env: {A: "${NOPE}"}', 'config.yaml:8:49: defaults.runner.env.A: NOPE is not set; export it before heartbeatd starts, or write it into the env_file'),
     ('argv: [cat]', 'argv: [cat], env: {A: "${NOPE:-x}"}', 'config.yaml:8:49: defaults.runner.env.A: this contains an invalid reference; write ${NAME} or ${file:PATH}'),
     ('argv: [cat]', 'argv: [cat], env: {A: "${file:none.txt}"}', 'config.yaml:8:49: defaults.runner.env.A: none.txt cannot be read: No such file or directory'),
     ('argv: [cat]', 'argv: [cat], env: [A=b]', 'config.yaml:8:45: defaults.runner.env: this must be a map of names with values; write {NAME: VALUE}'),
@@ -97,7 +97,7 @@ FAULTS = [
     ('${TOKEN}', '${SAME}', 'config.yaml:2:58: server.tokens.bot.value: this token is easy to guess; make one with: openssl rand -hex 16'),
     ('${TOKEN}', '${AGAIN}', 'config.yaml:2:58: server.tokens.bot.value: this token is easy to guess; make one with: openssl rand -hex 16'),
     ('${TOKEN}', '${ROW}', 'config.yaml:2:58: server.tokens.bot.value: this token is easy to guess; make one with: openssl rand -hex 16'),
-    ('${TOKEN}', '${NOPE}', 'config.yaml:2:58: server.tokens.bot.value: NOPE is not set; set it in the environment or in the env_file'),
+    ('${TOKEN}', '${NOPE}', 'config.yaml:2:58: server.tokens.bot.value: NOPE is not set; export it before heartbeatd starts, or write it into the env_file'),
     ('[read, wake]', '[read, write]', "config.yaml:2:82: server.tokens.bot.may[1]: 'write' is not allowed here; write read, wake, operate or edit"),
     ('[read, wake]', '[]', 'config.yaml:2:75: server.tokens.bot.may: the list is empty; write at least one item'),
     (', may: [read, wake]', '', 'config.yaml:2:45: server.tokens.bot.may: is missing; write may: [read, wake]'),
@@ -511,8 +511,12 @@ def test_of_broken_yaml_only_the_first_syntax_error_is_reported(tmp_path: Path, 
 
 def test_a_variable_that_is_empty_is_not_called_unset(tmp_path: Path) -> None:
     text = 'providers: {anthropic: {api_key: "${KEY}"}}\nagents: {ops: {heartbeat: {interval: 30m, deliver: log}}}\n'
-    assert complaints(tmp_path, text, {"KEY": ""})[0].endswith("KEY is empty; set it in the environment or in the env_file")
-    assert complaints(tmp_path, text, {})[0].endswith("KEY is not set; set it in the environment or in the env_file")
+    assert complaints(tmp_path, text, {"KEY": ""})[0].endswith(
+        "KEY is empty; export it before heartbeatd starts, or write it into the env_file"
+    )
+    assert complaints(tmp_path, text, {})[0].endswith(
+        "KEY is not set; export it before heartbeatd starts, or write it into the env_file"
+    )
     assert complaints(tmp_path, text.replace("${KEY}", "$KEY"), {})[0].endswith('a reference needs braces; write "${KEY}"')
 
 

@@ -64,7 +64,10 @@ def test_a_source_has_a_title_without_secrets(tmp_path: Path, precheck: str, tit
         ),
         ('{rss: "https://a", git: x}', [": rss and git exclude each other; keep one of them"]),
         ("{imap: h}", [".user: write user: ${MAIL_USER}", ".password: write password: ${MAIL_PASSWORD}"]),
-        ('{imap: h, user: a, password: "${NO}"}', [".password: NO is not set; set it in the environment or in the env_file"]),
+        (
+            '{imap: h, user: a, password: "${NO}"}',
+            [".password: NO is not set; export it before heartbeatd starts, or write it into the env_file"],
+        ),
         ("{http: x}", [".http: this is not the address of a server; write http:// or https:// with a host"]),
         (
             '{http: "https://a", json: a..b}',

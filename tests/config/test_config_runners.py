@@ -482,8 +482,8 @@ FAULTS = [
     (RUNNER + '\n    heartbeat:\n', OWN + '      interval: 1m\n      decide: {model: q}\n', 'config.yaml:11:17: agents.ops.heartbeat.interval: 1m is below limits.min_interval, which is 5m; write 5m or more, or lower the limit'),
     ('{kind: anthropic}\n', '{kind: http}\n', 'config.yaml:9:5: agents.ops.runner.url: is missing; write url: "https://..."'),
     ('{kind: anthropic}\n', '{kind: http, url: host/run}\n', 'config.yaml:9:31: agents.ops.runner.url: this is not the address of a server; write http:// or https:// with a host'),
-    ('{kind: anthropic}\n', '{kind: http, url: "${NOPE}"}\n', 'config.yaml:9:31: agents.ops.runner.url: NOPE is not set; set it in the environment or in the env_file'),
-    ('{kind: anthropic}\n', '{kind: http, url: "http://a", headers: {X: "${NOPE}"}}\n', 'config.yaml:9:56: agents.ops.runner.headers.X: NOPE is not set; set it in the environment or in the env_file'),
+    ('{kind: anthropic}\n', '{kind: http, url: "${NOPE}"}\n', 'config.yaml:9:31: agents.ops.runner.url: NOPE is not set; export it before heartbeatd starts, or write it into the env_file'),
+    ('{kind: anthropic}\n', '{kind: http, url: "http://a", headers: {X: "${NOPE}"}}\n', 'config.yaml:9:56: agents.ops.runner.headers.X: NOPE is not set; export it before heartbeatd starts, or write it into the env_file'),
     ('{kind: anthropic}\n', '{kind: http, url: "http://a", headers: [X]}\n', 'config.yaml:9:52: agents.ops.runner.headers: this must be a map of names with values; write {NAME: VALUE}'),
     ('{kind: anthropic}\n', '{kind: http, url: "http://a", headers: {a b: c}}\n', "config.yaml:9:53: agents.ops.runner.headers.a b: 'a b' is not the name of a header; write a name such as X-Token"),
     ('{kind: anthropic}\n', '{kind: http, url: "http://a", headers: {Host: c}}\n', 'config.yaml:9:53: agents.ops.runner.headers.Host: the daemon sets this header itself; remove it'),
@@ -502,7 +502,7 @@ FAULTS = [
     ('api_key: "${KEY}"}', 'api_key: 5}', 'config.yaml:2:24: providers.anthropic.api_key: this is not read as text; put it in quotes'),
     ('api_key: "${KEY}"}', 'api_key: ""}', 'config.yaml:2:24: providers.anthropic.api_key: the string is empty; write a value'),
     ('api_key: "${KEY}"}', 'api_key: "${KEY"}', 'config.yaml:2:24: providers.anthropic.api_key: this contains an invalid reference; write ${NAME} or ${file:PATH}'),
-    ('api_key: "${KEY}"}', 'api_key: "${NOPE}"}', 'config.yaml:2:24: providers.anthropic.api_key: NOPE is not set; set it in the environment or in the env_file'),
+    ('api_key: "${KEY}"}', 'api_key: "${NOPE}"}', 'config.yaml:2:24: providers.anthropic.api_key: NOPE is not set; export it before heartbeatd starts, or write it into the env_file'),
     ('api_key: "${KEY}"}', 'api_key: "${KEY} "}', 'config.yaml:2:24: providers.anthropic.api_key: a key is sent in a header; use only ASCII letters, digits and punctuation, no spaces'),
     ('  local:', '  lo cal:', "config.yaml:3:3: providers.lo cal: 'lo cal' is not a name; use 1 to 63 characters from A-Z a-z 0-9 . _ -, not starting with . or -"),
     ('{input: 0, output: 0}', '5', 'config.yaml:5:54: prices.q: this must be a map of keys with values; write {input: 1.0}'),
@@ -520,7 +520,7 @@ WARNINGS = [
     ('{api_key: "${KEY}"}', '{}', 'config.yaml:2:3: providers.anthropic: has no key, so its runs fail; write api_key: "${ANTHROPIC_API_KEY}"'),
     ('{api_key: "${KEY}"}', '{api_key: k}', 'config.yaml:2:24: providers.anthropic.api_key: this secret is written in the file itself; write ${NAME} or ${file:PATH} instead'),
     ('models.example.org', 'models.example.org/v1/', 'config.yaml:4:56: providers.work.base_url: /v1/messages is added to this address; remove the /v1 at its end'),
-    ('work: {kind: anthropic, api_key: "${KEY}"', 'work: {kind: anthropic, api_key: "${NOPE}"', 'config.yaml:4:36: providers.work.api_key: NOPE is not set; set it in the environment or in the env_file'),
+    ('work: {kind: anthropic, api_key: "${KEY}"', 'work: {kind: anthropic, api_key: "${NOPE}"', 'config.yaml:4:36: providers.work.api_key: NOPE is not set; export it before heartbeatd starts, or write it into the env_file'),
     (BEAT, 'model: large', 'config.yaml:11:14: agents.ops.heartbeat.model: this model has no price, so its cost is not counted; write prices: {large: {input: 1.0, output: 5.0}}, in USD per million tokens'),
     (BEAT, 'decide: {model: "a:1b"}', 'config.yaml:11:23: agents.ops.heartbeat.decide.model: this model has no price, so its cost is not counted; write prices: {"a:1b": {input: 1.0, output: 5.0}}, in USD per million tokens'),
     (BEAT, 'model: q\n      provider: openai', 'config.yaml:2:3: providers.openai: has no key, so its runs fail; write api_key: "${OPENAI_API_KEY}"'),
@@ -738,9 +738,7 @@ def test_the_shipped_config_names_the_keys_that_are_often_added() -> None:
 
 
 def test_the_config_that_init_writes_calls_a_model_with_the_lines_that_it_names(tmp_path: Path) -> None:
-    text = (
-        templates.STARTER_CONFIG.replace("# providers", "providers").replace("# prices", "prices").replace("# budget", "budget")
-    )
+    text = templates.STARTER_CONFIG.replace("# providers", "providers").replace("# budget", "budget")
     text = text.replace("{kind: command, argv: [echo, HEARTBEAT_OK]}", "{kind: anthropic}")
     loaded = read(tmp_path, text, {"ANTHROPIC_API_KEY": KEY})
     assert loaded.warnings == ()

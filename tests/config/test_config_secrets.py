@@ -122,7 +122,7 @@ def test_a_secret_of_a_channel_that_nothing_enabled_uses_is_a_warning(tmp_path: 
     assert loaded.settings.channels["hook"].url is None
     for used in ("deliver: hook", "deliver: log, problems: {deliver: hook}"):
         assert complaints(tmp_path, text.replace("deliver: log", used)) == [
-            "config.yaml:2:39: channels.hook.url: NOPE is not set; set it in the environment or in the env_file"
+            "config.yaml:2:39: channels.hook.url: NOPE is not set; export it before heartbeatd starts, or write it into the env_file"
         ]
 
 
@@ -140,7 +140,7 @@ def test_a_secret_of_a_fallback_is_a_warning_if_only_a_disabled_job_calls_it(tmp
     job = "cron: {a: {enabled: false, every: 1h, agent: ops, prompt: look}}\n"
     assert [warning.path for warning in read(tmp_path, text + job).warnings] == ["runners.other.headers.X"]
     assert complaints(tmp_path, text + job.replace("enabled: false, ", "")) == [
-        "config.yaml:2:61: runners.other.headers.X: NOPE is not set; set it in the environment or in the env_file"
+        "config.yaml:2:61: runners.other.headers.X: NOPE is not set; export it before heartbeatd starts, or write it into the env_file"
     ]
 
 

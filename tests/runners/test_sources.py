@@ -108,7 +108,7 @@ needs_dovecot = needs("dovecot")
 def test_a_mailbox_shows_unread_messages_that_have_come_since_the_first_look(box: Mailbox, tmp_path: Path) -> None:
     looks = Looks(mailbox(box.host), tmp_path)
     box.deliver("Old <old@example.org>", "hello")
-    assert looks.said() == f"first look at imap {box.host}: 1 message in INBOX, all seen"
+    assert looks.said() == f"first look at imap {box.host}: 1 message in INBOX, none new"
     assert looks.said() == f"nothing new in imap {box.host} since 2026-03-02 09:00"
     box.deliver("Anna <anna@example.org>", "=?utf-8?q?Caf=C3=A9?=\r\n today?")
     box.deliver("Read <read@example.org>", "on another device", is_read=True)
@@ -152,7 +152,7 @@ def test_a_mailbox_is_read_without_tls_or_with_starttls(box: Mailbox, tmp_path: 
 @needs_dovecot
 def test_a_folder_has_any_name(box: Mailbox, tmp_path: Path) -> None:
     box.deliver("Anna <anna@example.org>", "hello", folder="Entw&APw-rfe")
-    assert Looks(mailbox(box.host, folder="Entwürfe"), tmp_path).said().endswith("1 message in Entwürfe, all seen")
+    assert Looks(mailbox(box.host, folder="Entwürfe"), tmp_path).said().endswith("1 message in Entwürfe, none new")
     assert Looks(mailbox(box.host, folder="Nope"), tmp_path).error().startswith("it has no folder Nope: ")
 
 
@@ -663,7 +663,7 @@ def test_files_that_are_new_or_changed_are_shown(tmp_path: Path) -> None:
     deep.mkdir(parents=True)
     (deep / "old.txt").write_text("old")
     (deep / "link.txt").symlink_to("nowhere")
-    assert looks.said() == "first look at files inbox/**/*.txt: 1 file, all seen"
+    assert looks.said() == "first look at files inbox/**/*.txt: 1 file, none new"
     assert looks.look() == []
     (tmp_path / "inbox/a.txt").write_text("new")
     (deep / "old.txt").write_text("other")
@@ -748,4 +748,4 @@ def test_a_source_with_another_config_starts_anew(tmp_path: Path) -> None:
     looks.look()
     looks.source = Source("files", "files *.pdf", "two", "*.pdf")
     (tmp_path / "a.pdf").touch()
-    assert looks.said() == "first look at files *.pdf: 1 file, all seen"
+    assert looks.said() == "first look at files *.pdf: 1 file, none new"

@@ -186,12 +186,45 @@ def test_a_failure_can_be_closed_and_opens_again_when_it_goes_on(make_world: Mak
     ]
 
 
-def test_a_problem_of_a_removed_agent_can_be_closed(make_world: MakeWorld) -> None:
+TWO_AGENTS = CONFIG.replace("  ops:", "  web: &ops").replace("deliver: phone}", "deliver: phone}\n  ops: *ops")
+
+
+def open_keys(world: World, agent: str) -> list[str]:
+    return [each.key for each in problems.open_reports_of(world.store.connection, agent)]
+
+
+def test_what_a_removed_agent_has_reported_is_closed_without_a_message_and_opens_again_with_the_agent(
+    make_world: MakeWorld,
+) -> None:
+    world = make_world(TWO_AGENTS, scripts=dict.fromkeys(("web", "ops"), lambda _: "[disk] full"))
+    world.run(minutes=5)
+    world.reload(TWO_AGENTS.replace("\n  ops: *ops", ""))
+    world.run(hours=1)
+    assert (open_keys(world, "ops"), open_keys(world, "web")) == ([], ["disk"])
+    assert len(sent(world)) == 2
+    world.reload(TWO_AGENTS)
+    world.run(minutes=16)
+    assert open_keys(world, "ops") == ["disk"]
+    assert len(sent(world)) == 3
+
+
+def test_a_disabled_agent_keeps_what_it_has_reported(make_world: MakeWorld) -> None:
     world = make_world(CONFIG, scripts=answers("[disk] full"))
     world.run(minutes=5)
+    world.reload(CONFIG.replace("{interval", "{enabled: false, interval"))
+    world.reload(CONFIG)
+    world.run(minutes=16)
+    assert open_keys(world, "ops") == ["disk"]
+    assert len(sent(world)) == 1
+
+
+def test_the_findings_of_a_run_that_ends_after_its_agent_was_removed_are_sent_and_closed(make_world: MakeWorld) -> None:
+    world = make_world(CONFIG, scripts=answers("[disk] full"), durations={"ops": timedelta(minutes=1)})
+    world.run(seconds=30)
     world.reload(CONFIG.replace("  ops:", "  web:"))
-    assert world.request(VerbRequest(CloseProblem(), world.problem("disk").id)).key == "disk"
-    assert not world.problem("disk").is_open
+    world.run(minutes=2)
+    assert len(sent(world)) == 1
+    assert open_keys(world, "ops") == []
 
 
 def test_a_problem_that_a_user_has_closed_is_over_after_as_many_answers_as_a_new_one(make_world: MakeWorld) -> None:

@@ -804,7 +804,7 @@ def test_invalid_settings_of_problems_are_reported(tmp_path: Path, written: str,
 def test_a_channel_used_only_for_notifications_needs_its_secret(tmp_path: Path) -> None:
     text = BASE.replace("https://example.org/y", "${HOOK}") + OPS % "deliver: hook, problems: {deliver: other}"
     assert [line.partition(": ")[2] for line in complaints(tmp_path, text)] == [
-        "channels.other.url: HOOK is not set; set it in the environment or in the env_file"
+        "channels.other.url: HOOK is not set; export it before heartbeatd starts, or write it into the env_file"
     ]
 
 

@@ -74,7 +74,7 @@ class SecretResolver:
             if value := self._environ.get(name):
                 return value
             problem = "is not set" if value is None else "is empty"
-            raise UnsetSecret(f"{name} {problem}; set it in the environment or in the env_file")
+            raise UnsetSecret(f"{name} {problem}; export it before heartbeatd starts, or write it into the env_file")
         path = self._expand_credentials(found["file"])
         try:
             return _read_small_file(resolve_path(self._folder, path)).removesuffix("\n").removesuffix("\r")

@@ -118,27 +118,29 @@ def _check_command(name: str, target: str | None, *, found: str, none: str, end:
     return template.command.format(target=shlex.quote(named), host=shlex.quote(host), found=found, none=none, end=end)
 
 
-STARTER_CONFIG = """\
-# The config of heartbeatd. `heartbeatd check` reports errors in it. docs/reference.md describes every key.
+ECHO_ADVICE = (
+    "This program gets the prompt on stdin and prints the answer. Put your agent here, e.g. [claude, -p, --output-format, json]."
+)
+STARTER_CONFIG = f"""\
+# The config of heartbeatd. `heartbeatd check` reports errors in it. `heartbeatd docs reference` describes every key.
 timezone: UTC                          # for active hours and schedules, e.g. Europe/Berlin
 
 # channels:                            # where messages are sent. Without a channel, they go to the log
-#   phone: "tgram://${TG_TOKEN}/${TG_CHAT}"
-#   hook: {kind: webhook, url: "${HOOK_URL}"}
+#   phone: "tgram://${{TG_TOKEN}}/${{TG_CHAT}}"
+#   hook: {{kind: webhook, url: "${{HOOK_URL}}"}}
 
-# providers: {anthropic: {api_key: "${ANTHROPIC_API_KEY}"}}     # for runners of kind anthropic
-# prices: {claude-haiku-5-5: {input: 1.0, output: 5.0}}         # USD per million tokens
+# providers: {{anthropic: {{api_key: "${{ANTHROPIC_API_KEY}}"}}}}     # for runners of kind anthropic
 
 agents:
   assistant:                           # its checklist is agents/assistant/HEARTBEAT.md
-    # This program gets the prompt on stdin and prints the answer. Put your agent here, e.g. [claude, -p].
-    # To call a model directly, write {kind: anthropic} and uncomment the two lines above.
-    runner: {kind: command, argv: [echo, HEARTBEAT_OK]}
+    # {ECHO_ADVICE}
+    # To call a model directly, write {{kind: anthropic}} and uncomment the line of providers.
+    runner: {{kind: command, argv: [echo, HEARTBEAT_OK]}}
     heartbeat:
       interval: 30m
       active_hours: always             # or "08:00-22:00"
       deliver: log
-      # budget: {usd_per_day: 0.50}    # the maximum cost of its runs per day
+      # budget: {{usd_per_day: 0.50}}    # the maximum cost of its runs per day
 
 # cron:
 #   nightly:

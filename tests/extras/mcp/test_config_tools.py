@@ -183,7 +183,7 @@ def test_decide_gets_no_tools(tmp_path: Path) -> None:
         (
             'mcp: [{name: disk, url: "https://a.example/${NONE}", allow: free}]',
             "8:33",
-            ".mcp[0].url: NONE is not set; set it in the environment or in the env_file",
+            ".mcp[0].url: NONE is not set; export it before heartbeatd starts, or write it into the env_file",
         ),
         (
             'mcp: [{name: disk, url: "https://a.example", allow: [free, free]}]',
