@@ -72,7 +72,7 @@ class EndedBy(Word):
     RESOLVED = "resolved", "the agent reported its end"
     NOT_MENTIONED = "not_mentioned", "the agent no longer mentions it"
     GONE = "gone", "its lines are gone from the output of the precheck"
-    USER = "user", "a user closed it"
+    USER = "user", "a user closed it, or removed its agent or job"
     JOB = "job", "the job works again"
 
 
