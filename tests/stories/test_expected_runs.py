@@ -273,17 +273,17 @@ def test_each_limit_of_each_budget_is_exhausted_by_the_runs_that_it_skips_itself
 
 def test_the_share_of_a_budgets_day_follows_the_planned_runs(make_world: MakeWorld) -> None:
     hours = '{start: "06:00", end: "12:00"}'
-    world = make_world(
-        agent(budget="{runs_per_day: 20, usd_per_month: 9, usd_per_try: 0.01}", active_hours=hours), start="2026-03-02 05:00"
-    )
+    ops = agent(budget="{runs_per_day: 20, usd_per_month: 9, usd_per_try: 0.01}", active_hours=hours)
+    web = ops.partition("agents:\n")[2].replace("ops:", "web:").replace("12:00", "18:00")
+    world = make_world(ops + web, start="2026-03-02 05:00")
     page = Page(world)
 
-    def share(limit: str = "runs_per_day") -> float:
-        return page.series("budget_day")[f"budget_day_elapsed_ratio{{{limit},heartbeat,ops,entry}}"]
+    def share(limit: str = "runs_per_day", name: str = "ops") -> float:
+        return page.series("budget_day")[f"budget_day_elapsed_ratio{{{limit},heartbeat,{name},entry}}"]
 
     assert share() == 0
     world.run_until("2026-03-02 09:10")
-    assert share() == pytest.approx(7 / 12)
+    assert (share(), share(name="web")) == (pytest.approx(7 / 12), pytest.approx(7 / 24))
     world.run_until("2026-03-02 12:10")
     assert share() == 1
     assert share("usd_per_month") == pytest.approx(2 / 31)
