@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 
 from cron.job import After, Job, follow_chain
 from cron.job_schedules import OneTimeSchedule, ScheduleError, is_reboot, parse_one_time
-from heartbeat.spec import Agent, Heartbeat, ModelRunner, Runner
+from heartbeat.spec import Agent, Heartbeat, ModelRunner
 from scheduler.config.keys import models
 from scheduler.config.settings.config_data import JOB_SCHEDULE_KEYS
 from scheduler.config.settings.config_node import ConfigContext, ConfigNode, build_spec
@@ -21,8 +21,7 @@ from scheduler.config.settings.entry_parts import (
     choose_effort,
     further_calls,
 )
-from scheduler.config.settings.providers import Prices
-from scheduler.config.settings.runners import Runners, require_model
+from scheduler.config.settings.runners import Runners, is_enabled, require_model
 
 LONGEST_GRACE = timedelta(hours=1)
 MISSING_SCHEDULE = 'the job has no times; write schedule: "0 3 * * *", every: 6h, at: "2030-12-24T18:00", or after: JOB'
@@ -31,7 +30,7 @@ MISSING_SCHEDULE = 'the job has no times; write schedule: "0 3 * * *", every: 6h
 def build_job(
     name: str, job: models.Job, node: ConfigNode, heartbeats: Mapping[str, Heartbeat], called_agent: Agent | None
 ) -> Job:
-    """Build a checked job. `beats` are the agents of the file, None for an agent with errors. Errors are added at `node`.
+    """Build a checked job. Errors are added at `node`. `heartbeats` are those of all agents.
 
     `called_agent` is the agent that its prompt calls; None without a prompt, or if there is no such agent.
     """
@@ -167,49 +166,36 @@ def check_chains(jobs: Mapping[str, Job], agents: Mapping[str, Agent], context: 
             node.add_warning(f"{job.after.job} is disabled, so this job does not run", "after")
 
 
-class PromptAgents:
-    """The agents that the prompts of jobs call; `by_job` has the agent of each job."""
-
-    def __init__(self, jobs: Mapping[str, models.Job], runners: Runners, prices: Prices) -> None:
-        self._named = {job.agent for job in jobs.values()}
-        self._runners = runners
-        self._prices = prices
-        self._agents: dict[str, tuple[models.Agent, Heartbeat, Runner, ConfigNode]] = {}
-        self.by_job: dict[str, Agent] = {}
-
-    def add_agent(self, agent: models.Agent, beat: Heartbeat, node: ConfigNode) -> None:
-        """Add an agent, whose heartbeat is built already, if a job names it."""
-        if beat.name in self._named:
-            self._agents[beat.name] = agent, beat, self._runners.build_job_runner(agent, beat.runner, node), node
-
-    def find_agent(self, name: str, job: models.Job, node: ConfigNode) -> Agent | None:
-        """The agent of a job's prompt, with the model of the job if it sets one; None without a prompt, and after an error."""
-        if job.prompt is None or job.agent not in self._agents:
-            return None
-        agent, beat, runner, place = self._agents[job.agent]
-        model = require_model(job.model or agent.model, runner, node)
-        given, place = (agent.fallbacks, replace(place, used=job.enabled)) if job.fallbacks is None else (job.fallbacks, node)
-        has_findings = job.answer == "structured"
-        called_agent = build_spec(
-            job,
-            Agent,
-            name=beat.name,
-            zone=beat.zone,
-            workspace=beat.workspace,
-            context=beat.context,
-            max_input_tokens=beat.max_input_tokens,
-            queue=beat.queue,
-            runner=runner,
-            model=model,
-            effort=choose_effort(job.effort, agent.effort),
-            fallbacks=self._runners.build_fallbacks(given, (runner, model), agent, place),
-            ok_match=job.ok_match if job.ok_match != "none" else "edges" if has_findings else None,
-            ask_again=further_calls(job.ask_again, runner) if has_findings else 0,
-            clear_after=job.problems.clear_after,
-            problems_remind=job.problems.remind,
-            precheck=build_precheck(job.precheck, job.timeout, node),
-        )
-        if isinstance(runner, ModelRunner) and model:
-            self._prices.check_price(model, runner.provider, node, "model" if job.model else "agent")
-        self.by_job[name] = called_agent
-        return called_agent
+def build_called_agent(job: models.Job, node: ConfigNode, heartbeats: Mapping[str, Heartbeat], runners: Runners) -> Agent | None:
+    """The agent of a job's prompt, with the model of the job if it sets one; None without a prompt, or without such an agent."""
+    beat = heartbeats.get(job.agent or "")
+    if job.prompt is None or beat is None:
+        return None
+    agent = node.context.config.agents[beat.name]
+    place = node.context.entry("agents", beat.name, used=is_enabled(agent))
+    runner = runners.build_job_runner(agent, beat.runner, place)
+    model = require_model(job.model or agent.model, runner, node)
+    given, place = (agent.fallbacks, replace(place, used=job.enabled)) if job.fallbacks is None else (job.fallbacks, node)
+    has_findings = job.answer == "structured"
+    called_agent = build_spec(
+        job,
+        Agent,
+        name=beat.name,
+        zone=beat.zone,
+        workspace=beat.workspace,
+        context=beat.context,
+        max_input_tokens=beat.max_input_tokens,
+        queue=beat.queue,
+        runner=runner,
+        model=model,
+        effort=choose_effort(job.effort, agent.effort),
+        fallbacks=runners.build_fallbacks(given, (runner, model), agent, place),
+        ok_match=job.ok_match if job.ok_match != "none" else "edges" if has_findings else None,
+        ask_again=further_calls(job.ask_again, runner) if has_findings else 0,
+        clear_after=job.problems.clear_after,
+        problems_remind=job.problems.remind,
+        precheck=build_precheck(job.precheck, job.timeout, node),
+    )
+    if isinstance(runner, ModelRunner) and model:
+        runners.prices.check_price(model, runner.provider, node, "model" if job.model else "agent")
+    return called_agent

@@ -24,7 +24,6 @@ from scheduler.config.settings.config_data import ConfigData, find_overrides, re
 from scheduler.config.settings.config_node import ConfigContext, ConfigNode, Fault, build_spec
 from scheduler.config.settings.entry_parts import names_of
 from scheduler.config.settings.file_checks import find_long_prompts, find_missing_files
-from scheduler.config.settings.jobs import PromptAgents
 from scheduler.config.settings.providers import Prices, Providers
 from scheduler.config.settings.runners import Runners, is_enabled
 from scheduler.config.settings.secrets import SecretResolver, read_env_file
@@ -109,12 +108,11 @@ def _build_settings(
     providers = Providers(config.providers, context.section("providers"))
     prices = Prices(config.prices)
     runners = Runners(providers, prices)
-    prompt_agents = PromptAgents(config.cron, runners, prices)
     shared = budgets.budget_of_days(config.limits.budget, config.timezone) if config.limits.budget else None
     allowed = Budgets(shared, prices)
-    heartbeats = _build_heartbeats(context, runners, prompt_agents, allowed)
+    heartbeats = _build_heartbeats(context, runners, allowed)
+    found_jobs, job_agents = _build_jobs(context, runners, allowed, heartbeats)
     providers.report_problems()
-    found_jobs = _build_jobs(context, prompt_agents, allowed, heartbeats)
     for kind, number in allowed.unlimited.items():
         if number:
             _warn_unlimited(kind, number, context)
@@ -138,7 +136,7 @@ def _build_settings(
         heartbeats=heartbeats,
         jobs=found_jobs,
         prices=prices.by_model,
-        job_agents=prompt_agents.by_job,
+        job_agents=job_agents,
         deadman=daemon_settings.build_deadman(config.deadman, context.section("deadman")),
         network=daemon_settings.build_network(config.network, context.section("network")),
         reload=config.reload,
@@ -196,16 +194,13 @@ def _report(found: Iterable[Fault], context: ConfigContext, *, is_error: bool) -
         (node.add_error if is_error else node.add_warning)(message, *inside)
 
 
-def _build_heartbeats(
-    context: ConfigContext, runners: Runners, prompt_agents: PromptAgents, allowed: Budgets
-) -> dict[str, Heartbeat]:
+def _build_heartbeats(context: ConfigContext, runners: Runners, allowed: Budgets) -> dict[str, Heartbeat]:
     found = {}
     silent = 0
     for name, agent in context.config.agents.items():
         node = context.entry("agents", name, used=is_enabled(agent))
         found[name] = agents.build_heartbeat(name, agent, node, runners)
         daemon_settings.check_routing(context.config.executor, agent.executor, node)
-        prompt_agents.add_agent(agent, found[name], node)
         if found[name].enabled:
             part, keys = agent.heartbeat.budget, node.below("heartbeat", "budget")
             allowed.add_entry(Kind.HEARTBEAT, name, found[name], found[name].zone, part, keys)
@@ -216,18 +211,21 @@ def _build_heartbeats(
 
 
 def _build_jobs(
-    context: ConfigContext, prompt_agents: PromptAgents, allowed: Budgets, heartbeats: Mapping[str, Heartbeat]
-) -> dict[str, Job]:
-    found = {}
+    context: ConfigContext, runners: Runners, allowed: Budgets, heartbeats: Mapping[str, Heartbeat]
+) -> tuple[dict[str, Job], dict[str, Agent]]:
+    """The jobs, and the agents that their prompts call, by the name of the job."""
+    found, called = {}, {}
     for name, job in context.config.cron.items():
         node = context.entry("cron", name, used=job.enabled)
-        agent = prompt_agents.find_agent(name, job, node)
+        agent = jobs.build_called_agent(job, node, heartbeats, runners)
         found[name] = jobs.build_job(name, job, node, heartbeats, agent)
         daemon_settings.check_routing(context.config.executor, job.executor, node)
+        if agent:
+            called[name] = agent
         if agent and job.enabled:
             allowed.add_entry(Kind.CRON, name, agent, found[name].zone, job.budget, node.below("budget"))
-    jobs.check_chains(found, prompt_agents.by_job, context)
-    return found
+    jobs.check_chains(found, called, context)
+    return found, called
 
 
 def _with_env_file(

@@ -45,7 +45,7 @@ class Runners:
 
     def __init__(self, providers: Providers, prices: Prices) -> None:
         self._providers = providers
-        self._prices = prices
+        self.prices = prices
 
     def build_runner(self, agent: models.Agent, node: ConfigNode) -> Runner:
         """The runner of an agent; NO_RUNNER after an error."""
@@ -67,7 +67,7 @@ class Runners:
             if (made.runner, made.model) in called:
                 at.add_error(f"{made.name} is called before already; remove it, or write a different one")
             if isinstance(made.runner, ModelRunner) and made.model:
-                self._prices.check_price(made.model, made.runner.provider, at)
+                self.prices.check_price(made.model, made.runner.provider, at)
             called.append((made.runner, made.model))
             found.append(made)
         return tuple(found)
@@ -125,7 +125,7 @@ class Runners:
         provider = self._providers.find_provider(name, node, *inside)
         if provider is None:
             return None
-        self._prices.check_price(part.model, provider, node, "heartbeat", "decide", "model")
+        self.prices.check_price(part.model, provider, node, "heartbeat", "decide", "model")
         return Decide(_limited_runner(provider, agent), part.model)
 
     def warn_if_decide_is_costly(self, beat: Heartbeat, node: ConfigNode) -> None:
@@ -147,8 +147,8 @@ class Runners:
         """Whether the prices of a model are surely not below those of another, which is not free."""
         if (provider.name, model) == (other_provider.name, other):
             return True
-        price = find_price(self._prices.by_model, provider.name, model)
-        others = find_price(self._prices.by_model, other_provider.name, other)
+        price = find_price(self.prices.by_model, provider.name, model)
+        others = find_price(self.prices.by_model, other_provider.name, other)
         if price is None or others is None or not (others.input or others.output):
             return False
         return price.input >= others.input and price.output >= others.output
@@ -158,7 +158,7 @@ class Runners:
         model = require_model(agent.heartbeat.model or agent.model, runner, node)
         if isinstance(runner, ModelRunner) and model:
             inside = ("heartbeat", "model") if agent.heartbeat.model else ("model",)
-            self._prices.check_price(model, runner.provider, node, *inside)
+            self.prices.check_price(model, runner.provider, node, *inside)
         return model
 
     def _build_model_runner(self, agent: models.Agent, part: models.ModelRunner, node: ConfigNode) -> Runner:
