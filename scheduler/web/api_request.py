@@ -90,10 +90,15 @@ def find_caller(authorization: list[bytes], local: Secret, tokens: Iterable[Toke
     if scheme.lower() != b"bearer":
         return None
     # Every token is compared, each in constant time, so that the duration reveals nothing.
-    known = [(local, Caller("local", EVERYTHING, is_local=True))]
-    known += [(token.value, Caller(token.name, token.may, token.agents)) for token in tokens]
-    matches = [caller for secret, caller in known if hmac.compare_digest(secret.reveal().encode(), shown.strip())]
+    known = known_callers(local, tokens)
+    matches = [caller for caller, secret in known if hmac.compare_digest(secret.reveal().encode(), shown.strip())]
     return matches[0] if matches else None
+
+
+def known_callers(local: Secret, tokens: Iterable[Token]) -> list[tuple[Caller, Secret]]:
+    """Each caller with its token: our own command line, which has the `local` token, and those of the config."""
+    declared = ((Caller(token.name, token.may, token.agents), token.value) for token in tokens)
+    return [(Caller("local", EVERYTHING, is_local=True), local), *declared]
 
 
 def check_permission(caller: Caller, may: Permission | None) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import sqlite3
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from datetime import timedelta
 
 from starlette.concurrency import run_in_threadpool
@@ -13,10 +13,9 @@ from starlette.responses import JSONResponse, Response
 
 from scheduler.store.database import StoreError
 from scheduler.telemetry.metrics import MetricsPage, ScrapeState
+from scheduler.web.api_request import HttpHandler
 from scheduler.web.app_state import AppState, open_reader
 from scheduler.web.http_errors import HttpError, error_response
-
-HttpHandler = Callable[[Request], Awaitable[Response]]
 
 GZIP_LEVEL = 1  # level 6 takes three times as long for a page that is hardly shorter
 FROZEN_AFTER = timedelta(seconds=90)  # the main loop ticks at least every 15 seconds
@@ -37,28 +36,31 @@ def metrics_endpoint(app_state: AppState) -> HttpHandler:
     return endpoint
 
 
-def liveness_endpoint(app_state: AppState) -> HttpHandler:
-    """200 unless the main loop is frozen."""
+def probe_endpoint(app_state: AppState, find_problem: Callable[[AppState], str | None]) -> HttpHandler:
+    """200, or 503 with the reason while there is a problem."""
 
     async def endpoint(_: Request) -> Response:
-        return _health_response(_frozen_reason(app_state))
+        reason = find_problem(app_state)
+        return JSONResponse({"ok": True}) if reason is None else error_response(HttpError(503, "unhealthy", reason))
 
     return endpoint
 
 
-def readiness_endpoint(app_state: AppState) -> HttpHandler:
-    """200 while the engine can work, otherwise 503 with the reason."""
+def why_frozen(app_state: AppState) -> str | None:
+    """Why the daemon is not live: its main loop is frozen."""
+    tried_at = app_state.health.tried_at
+    if tried_at is None or app_state.clock() - tried_at <= FROZEN_AFTER:
+        return None
+    return f"the main loop is frozen: no tick since {tried_at:%Y-%m-%dT%H:%M:%SZ}"
 
-    async def endpoint(_: Request) -> Response:
-        if app_state.health.why_not_working is not None:
-            return _health_response(app_state.health.why_not_working)
-        if app_state.health.standby is not None:
-            return _health_response(f"standby: {app_state.health.standby}")
-        if app_state.health.ticked_at is None:
-            return _health_response("the daemon is starting")
-        return _health_response(_frozen_reason(app_state))
 
-    return endpoint
+def why_not_ready(app_state: AppState) -> str | None:
+    """Why the engine cannot work."""
+    if app_state.health.why_not_working is not None:
+        return app_state.health.why_not_working
+    if app_state.health.standby is not None:
+        return f"standby: {app_state.health.standby}"
+    return "the daemon is starting" if app_state.health.ticked_at is None else why_frozen(app_state)
 
 
 def _accepted_encodings(header: str) -> set[str]:
@@ -68,25 +70,10 @@ def _accepted_encodings(header: str) -> set[str]:
 
 
 def _render_metrics(app_state: AppState, accept: str, *, gzipped: bool) -> MetricsPage:
-    page = _read_metrics(app_state, accept)
-    return page._replace(body=gzip.compress(page.body, GZIP_LEVEL, mtime=0)) if gzipped else page
-
-
-def _read_metrics(app_state: AppState, accept: str) -> MetricsPage:
     now = ScrapeState(app_state.health, app_state.reloader.reload_state, app_state.count_running(), app_state.clock())
     try:
         with open_reader(app_state) as db:
-            return app_state.metrics.render_page(db, now, accept)
+            page = app_state.metrics.render_page(db, now, accept)
     except (StoreError, sqlite3.Error):
-        return app_state.metrics.render_page(None, now, accept)
-
-
-def _frozen_reason(app_state: AppState) -> str | None:
-    tried_at = app_state.health.tried_at
-    if tried_at is None or app_state.clock() - tried_at <= FROZEN_AFTER:
-        return None
-    return f"the main loop is frozen: no tick since {tried_at:%Y-%m-%dT%H:%M:%SZ}"
-
-
-def _health_response(reason: str | None) -> Response:
-    return JSONResponse({"ok": True}) if reason is None else error_response(HttpError(503, "unhealthy", reason))
+        page = app_state.metrics.render_page(None, now, accept)
+    return page._replace(body=gzip.compress(page.body, GZIP_LEVEL, mtime=0)) if gzipped else page

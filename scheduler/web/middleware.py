@@ -11,6 +11,7 @@ import logging
 import re
 from collections.abc import Callable, Iterator
 
+from starlette.datastructures import MutableHeaders
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -18,28 +19,27 @@ from heartbeatd.secret import Secret
 from scheduler.model.settings import Settings
 from scheduler.system.log import log_event
 from scheduler.telemetry.metrics import Metrics
+from scheduler.web import event_stream
 from scheduler.web.api_request import find_caller
 from scheduler.web.http_errors import HttpError, error_response, unauthorized_error
-from scheduler.web.page.page_sessions import Session, is_page_path
+from scheduler.web.page.page_sessions import LOOPBACK_HOSTS, Session, is_page_path
 
 MAX_HEADER_BYTES = 8 * 1024  # bytes, including the request line
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
-LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]")
 ALL_INTERFACES = ("0.0.0.0", "::", "")  # noqa: S104 (addresses to listen on, not host names)
 
 FORM_TYPE = b"application/x-www-form-urlencoded"
-EVENTS_PATH = "/api/v1/events"
 REFUSAL_LOG_SECONDS = 10.0  # between two log lines about refused tokens, so that a client cannot fill the log
 UNKNOWN_ROUTE = "unknown"  # the route of rejected requests and of unknown paths: anyone can invent more of them
 
-SECURITY_HEADERS = (
-    (b"x-content-type-options", b"nosniff"),
-    (b"cache-control", b"no-store"),
-    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
-    (b"x-frame-options", b"DENY"),
-    (b"referrer-policy", b"no-referrer"),
-    (b"cross-origin-resource-policy", b"same-origin"),
-)
+SECURITY_HEADERS = {
+    "x-content-type-options": "nosniff",
+    "cache-control": "no-store",
+    "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-resource-policy": "same-origin",
+}
 
 _HOST_PATTERN = re.compile(r"(?:[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]{1,5})?")
 
@@ -65,7 +65,7 @@ class SecurityMiddleware:
         self._next_refusal_log = 0.0  # of the loop's clock
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        hardened = _add_security_headers(self._count_answer(scope, send))
+        hardened = self._harden_answer(scope, send)
         try:
             self._check_request(scope)
         except HttpError as problem:
@@ -73,16 +73,22 @@ class SecurityMiddleware:
             return
         await self._app(scope, receive, hardened)
 
-    def _count_answer(self, scope: Scope, send: Send) -> Send:
-        """Count the answer under the template of its path. All paths that do not exist count as one."""
+    def _harden_answer(self, scope: Scope, send: Send) -> Send:
+        """Add the security headers that the answer lacks, and count it under the template of its path.
 
-        async def send_and_count(message: Message) -> None:
+        All paths that do not exist count as one.
+        """
+
+        async def send_hardened(message: Message) -> None:
             if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in SECURITY_HEADERS.items():
+                    headers.setdefault(name, value)
                 route = scope.get("route")
                 self._metrics.count_request(route.path if isinstance(route, Route) else UNKNOWN_ROUTE, message["status"])
             await send(message)
 
-        return send_and_count
+        return send_hardened
 
     def _report_refused_token(self, scope: Scope) -> None:
         """Count a request with a wrong token, and log the address of its sender."""
@@ -110,7 +116,7 @@ class SecurityMiddleware:
             scope["session"] = session = self._find_session(scope)
             scope["caller"] = session.caller if session else None
             return
-        if scope["path"] == EVENTS_PATH and scope["method"] == "GET" and not sent:
+        if scope["path"] == event_stream.PATH and scope["method"] == "GET" and not sent:
             _check_origin(scope, hosts)  # a foreign page could not read the events, but it could use up the readers
             session = self._find_session(scope)
             scope["caller"] = session.caller if session else None
@@ -129,7 +135,7 @@ class SecurityMiddleware:
 def _allowed_hosts(host: str, hosts: tuple[str, ...], port: int) -> Iterator[str]:
     """The Host headers that are accepted. A configured name with a port is accepted as it is, as behind a proxy."""
     own = () if host in ALL_INTERFACES else (f"[{host}]" if ":" in host else host,)
-    for name in (*LOOPBACK_NAMES, *own):
+    for name in (*LOOPBACK_HOSTS, *own):
         yield f"{name}:{port}".lower()
         if port == 80:
             yield name.lower()
@@ -198,14 +204,3 @@ def _check_content_type(scope: Scope) -> None:
 
 def _header_values(scope: Scope, name: bytes) -> list[bytes]:
     return [value for key, value in scope["headers"] if key == name]
-
-
-def _add_security_headers(send: Send) -> Send:
-    async def send_with_headers(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            own = message.get("headers", ())
-            names = {name.lower() for name, _ in own}
-            message["headers"] = [*own, *(each for each in SECURITY_HEADERS if each[0] not in names)]
-        await send(message)
-
-    return send_with_headers

@@ -43,12 +43,12 @@ from scheduler.web.perform import ENDPOINTS, perform, sender_of
 
 MCP_PATH = "/mcp"
 HANDLER_MODULES = (checklists, config_editing, queries, services)  # imported because they register handlers of operations
-# Bytes of a body. Alertmanager does not repeat a rejected notification, so even one with many alerts must fit. JSON may need six
-# bytes for one byte of a checklist.
 REMOVED = {
     "/api/v1/conditions": "/api/v1/problems",
     **{f"/api/v1/conditions/{verb}": f"/api/v1/problems/NUMBER/{verb}" for verb in ("close", "ack", "unack")},
 }
+# Bytes of a body. Alertmanager does not repeat a rejected notification, so even one with many alerts must fit. JSON may need six
+# bytes for one byte of a checklist.
 LARGEST = {"wake_agent": 1024 * 1024, "put_checklist": 512 * 1024}
 
 
@@ -81,9 +81,10 @@ class _McpEndpoint:
 
 def build_routes(app_state: AppState) -> list[Route]:
     """The routes of the API and of the probes."""
-    probes = {"/metrics": health.metrics_endpoint, "/healthz": health.liveness_endpoint, "/readyz": health.readiness_endpoint}
+    probes = {"/healthz": health.why_frozen, "/readyz": health.why_not_ready}
     return [
-        *(Route(path, make(app_state), methods=["GET"]) for path, make in probes.items()),
+        Route("/metrics", health.metrics_endpoint(app_state), methods=["GET"]),
+        *(Route(path, health.probe_endpoint(app_state, find), methods=["GET"]) for path, find in probes.items()),
         Route("/api/v1/openapi.json", _get_openapi, methods=["GET"]),
         Route(event_stream.PATH, _stream_endpoint(app_state), methods=["GET"]),
         *(Route(each.path, _endpoint(app_state, each), methods=[each.method]) for each in ENDPOINTS.values()),

@@ -20,7 +20,7 @@ from starlette.types import Scope
 
 from heartbeatd.secret import Secret
 from scheduler.model.settings import Settings
-from scheduler.web.api_request import EVERYTHING, Caller, find_caller
+from scheduler.web.api_request import EVERYTHING, Caller, find_caller, known_callers
 
 PAGE_PREFIX = "/page/"
 LOGIN_PATH = "/page/login"
@@ -107,15 +107,8 @@ class Sessions:
         return Session(caller, _sign(token, "form", signed), cookie)
 
     def _find_token(self, kind: str, name: str) -> tuple[Caller, Secret] | None:
-        if kind == "l":
-            token = self._local
-        else:
-            found = next((each for each in self._settings().server.tokens if each.name == name), None)
-            if found is None:
-                return None
-            token = found.value
-        caller = find_caller([b"Bearer " + token.reveal().encode()], self._local, self._settings().server.tokens)
-        return None if caller is None else (caller, token)
+        known = known_callers(self._local, self._settings().server.tokens)
+        return next((each for each in known if each[0].is_local == (kind == "l") and each[0].name == name), None)
 
 
 def cookie_name(host: str) -> str:
