@@ -33,7 +33,6 @@ from heartbeatd.answers import (
 )
 from scheduler.config.keys.time_zones import UTC_ZONE
 from scheduler.insight import entry_states, reload_history, wake_waits
-from scheduler.insight.health import read_verdict
 from scheduler.insight.problem_list import LISTED, list_problems
 from scheduler.insight.reason_texts import SLEPT
 from scheduler.insight.schedule_texts import TimeFormat
@@ -71,11 +70,12 @@ def read_status(
     """The whole status. The total cost is that of the local day in `zone`.
 
     `daemon` is the latest boot; whether that process is still alive is for the caller to find out. `config_hash` is that of the
-    config with which it started. `costs` False leaves out budgets and cost, whose reading takes longest with many agents.
+    config with which it started. `costs` False leaves out budgets and cost, whose reading takes longest with many agents. The
+    verdict is for the caller to add, who knows what a reader may see, and whether the process is frozen.
     """
     leader, today = boots.find_leader(db), local_days.whole_day(now.astimezone(zone).date(), zone)
     boot, listed, times = boots.latest_boot(db), read_entries(db, now, zone), TimeFormat.of_today(zone, now)
-    status = Status(
+    return Status(
         daemon=DaemonBoot.model_validate(boot, from_attributes=True) if boot else None,
         leader=Leader.model_validate(leader, from_attributes=True) if leader else None,
         problems=[each for each in list_problems(db, now, also_over=False) if each.state in LISTED],
@@ -102,8 +102,6 @@ def read_status(
         breakers=open_breakers(db),
         outbox=[each for each in outbox.unfinished_by_channel(db) if each.pending or each.dead],
     )
-    status.verdict = read_verdict(status, times.at)
-    return status
 
 
 def open_breakers(db: sqlite3.Connection) -> list[BreakerStatus]:
