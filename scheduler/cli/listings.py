@@ -7,18 +7,7 @@ from datetime import datetime
 
 from heartbeat.findings import Severity
 from heartbeat.words import abbreviate_duration, escape_control, format_count, format_usd
-from heartbeatd.answers import (
-    ChargedAmounts,
-    PersonQuestion,
-    Problem,
-    QueuedMessage,
-    RunFinding,
-    RunRecord,
-    RunWake,
-    RunWithWakes,
-    TokenCounts,
-    ToolCallRecord,
-)
+from heartbeatd import answers
 from heartbeatd.questions import ListRuns
 from scheduler.cli import options
 from scheduler.cli.daemon_files import Source, find_problems
@@ -72,9 +61,9 @@ def print_run(run: int, source: Source) -> None:
     print_answer(found.as_data(), source.form, _run_lines(found))
 
 
-def _run_columns(found: list[RunRecord], sort: str, now: datetime) -> list[Column[RunRecord]]:
+def _run_columns(found: list[answers.RunRecord], sort: str, now: datetime) -> list[Column[answers.RunRecord]]:
     """The last columns depend on the order, and on whether workers executed some of the runs."""
-    columns: list[Column[RunRecord]] = [
+    columns: list[Column[answers.RunRecord]] = [
         Column("RUN", lambda run: str(run.id)),
         Column("NAME", entry_label),
         Column("PLANNED", lambda run: format_short_time(run.planned_at, now)),
@@ -100,12 +89,12 @@ def _run_columns(found: list[RunRecord], sort: str, now: datetime) -> list[Colum
     return [*columns, Column("WORKER", lambda run: run.worker or "")] if any(run.worker for run in found) else columns
 
 
-def _planned_level(run: RunRecord) -> Level | None:
+def _planned_level(run: answers.RunRecord) -> Level | None:
     """A planned skip is dim as a whole."""
     return Level.PLANNED if level_of_run(run.result, run.why) is Level.PLANNED else None
 
 
-def _run_lines(run: RunWithWakes) -> Iterator[str]:
+def _run_lines(run: answers.RunWithWakes) -> Iterator[str]:
     ended = level_of_run(run.result, run.why)
     for word, value in _run_facts(run):
         yield from format_fact(word, value, ended if word in JUDGED else None)
@@ -115,7 +104,7 @@ def _run_lines(run: RunWithWakes) -> Iterator[str]:
         yield from ("", text.rstrip()) if text else ()
 
 
-def _run_facts(run: RunRecord) -> list[tuple[str, str]]:
+def _run_facts(run: answers.RunRecord) -> list[tuple[str, str]]:
     """The values of a run with their labels. An empty value is not printed."""
     return [
         ("run", str(run.id)),
@@ -151,49 +140,49 @@ def _run_facts(run: RunRecord) -> list[tuple[str, str]]:
     ]
 
 
-def _delivery_texts(run: RunRecord) -> list[str]:
+def _delivery_texts(run: answers.RunRecord) -> list[str]:
     """What became of the messages of a run, or of those of the earlier runs that it repeats."""
     by = f" (by {', '.join(f'run {run_id}' for run_id in run.repeats)})" if run.repeats else ""
     texts = [each.says for each in run.delivery.targets] or [run.delivery.state]
     return [f"{text}{by}" for text in dict.fromkeys(texts) if text != "none"]
 
 
-def _tool_rows(calls: list[ToolCallRecord]) -> list[tuple[str, str]]:
+def _tool_rows(calls: list[answers.ToolCallRecord]) -> list[tuple[str, str]]:
     """The tools that an agent used: in one line, or each call with its arguments if heartbeatd itself made it."""
     if not any("arguments" in call.model_fields_set for call in calls):
         return [("tools", ", ".join(map(_format_tool_call, calls)))]
     return [("tool", _format_recorded_call(call)) for call in calls]
 
 
-def _format_recorded_call(call: ToolCallRecord) -> str:
+def _format_recorded_call(call: answers.ToolCallRecord) -> str:
     arguments = shorten_to_line(call.arguments, MAX_ARGUMENTS_WIDTH)
     result = call.error or f"{call.result_bytes:,} bytes"
     return f"{_format_tool_call(call)} {arguments}: {result}"
 
 
-def _format_tool_call(call: ToolCallRecord) -> str:
+def _format_tool_call(call: answers.ToolCallRecord) -> str:
     times = f" x{call.count}" if call.count > 1 else ""
     return f"{call.name}{times}" + ("" if call.duration_ms is None else f" {call.duration_ms / 1000:.1f}s")
 
 
-def _format_finding(finding: RunFinding) -> str:
+def _format_finding(finding: answers.RunFinding) -> str:
     """What happened to a finding, or of a problem that the answer does not mention. The text of a finding is in the answer."""
     severity = f" ({finding.severity})" if finding.severity not in (None, Severity.WARNING) else ""
     key = shorten_to_line(finding.key, MAX_KEY_WIDTH)
     return f"{key}{severity}: {Effect.text_of(finding.effect)}"
 
 
-def _format_question(asked: PersonQuestion) -> str:
+def _format_question(asked: answers.PersonQuestion) -> str:
     ended = f" at {format_time(asked.ended_at)}" if asked.ended_at else ""
     return f"question {asked.id} at {format_time(asked.asked_at)} by {asked.asked_by}:\n{asked.text}\n{asked.course}{ended}"
 
 
-def _format_wake(wake: RunWake) -> str:
+def _format_wake(wake: answers.RunWake) -> str:
     """A wake that the run was to deliver, with its whole text."""
     return f"{wake.title}{', still waiting' if wake.state == 'waiting' else ''}:\n{wake.text or '(no text)'}"
 
 
-def _format_precheck(run: RunRecord) -> str:
+def _format_precheck(run: answers.RunRecord) -> str:
     checked = run.precheck
     if checked is None:
         return ""
@@ -203,16 +192,16 @@ def _format_precheck(run: RunRecord) -> str:
     return f"{title}\n{checked.output.strip() or '(no output)'}"
 
 
-def _format_model(run: RunRecord) -> str:
+def _format_model(run: answers.RunRecord) -> str:
     requested, used = run.model_requested, run.model_used
     return f"{requested}, answered by {used}" if requested and used and requested != used else requested or used or ""
 
 
-def _format_tokens(tokens: TokenCounts) -> str:
+def _format_tokens(tokens: answers.TokenCounts) -> str:
     return ", ".join(f"{kind.replace('_', ' ')} {count:,}" for kind, count in tokens if count)
 
 
-def _format_charge(charged: ChargedAmounts, cost: float | None) -> str:
+def _format_charge(charged: answers.ChargedAmounts, cost: float | None) -> str:
     """The amounts that the run counts in its budgets."""
     unknown = describe_unknown(charged.usd - (cost or 0))
     return f"{charged.usd:.6f} USD, {format_count(charged.tokens or 0, 'token')}{unknown}"
@@ -227,7 +216,7 @@ def print_problems(name: str | None, also_over: bool, source: Source) -> None:
     with source.open() as db:
         found = find_problems(db, source.config, name, now, also_over=also_over, advice=advice)
     columns = [
-        Column[Problem]("PROBLEM", lambda each: each.number),
+        Column[answers.Problem]("PROBLEM", lambda each: each.number),
         Column("SUBJECT", lambda each: each.subject),
         Column("KEY", lambda each: each.key),
         Column("SEVERITY", lambda each: each.severity),
@@ -238,12 +227,12 @@ def print_problems(name: str | None, also_over: bool, source: Source) -> None:
     print_list(found, source.form, columns, empty=empty, details=lambda each: _problem_details(each, now))
 
 
-def _state_of_problem(each: Problem, now: datetime) -> str:
+def _state_of_problem(each: answers.Problem, now: datetime) -> str:
     state = f"over {format_short_time(each.over, now)}" if each.over else each.state
     return state + (", unstable" if each.unstable else "") + (", acknowledged" if each.acknowledged_at else "")
 
 
-def _problem_details(each: Problem, now: datetime) -> Iterator[str]:
+def _problem_details(each: answers.Problem, now: datetime) -> Iterator[str]:
     """Its text, what it is the consequence of, and what each recipient was sent last."""
     if len(each.key) > MAX_LISTED_KEY:
         yield each.key
@@ -264,7 +253,7 @@ def print_messages(limit: int, source: Source) -> None:
     print_list(found[:limit], source.form, _message_columns(utc_now()), empty=empty, more=more, details=_message_details)
 
 
-def _message_columns(now: datetime) -> list[Column[QueuedMessage]]:
+def _message_columns(now: datetime) -> list[Column[answers.QueuedMessage]]:
     return [
         Column("ID", lambda each: f"{each.id}" + (f" {each.part}/{each.parts}" if each.parts > 1 else "")),
         Column("AGE", lambda each: abbreviate_duration(now - each.created_at)),
@@ -277,7 +266,7 @@ def _message_columns(now: datetime) -> list[Column[QueuedMessage]]:
     ]
 
 
-def _message_details(each: QueuedMessage) -> list[str]:
+def _message_details(each: answers.QueuedMessage) -> list[str]:
     """Why it waits, its last error, and the beginning of its text."""
     words = f"“{each.begins.strip()}”"
     held = hold_text(each.held_back_for) if each.held_back_for else None

@@ -10,21 +10,6 @@ from typing import get_args
 
 from heartbeat.words import abbreviate_duration, format_count, format_elapsed, format_usd, shorten, squeeze
 from heartbeatd import answers
-from heartbeatd.answers import (
-    CountedResult,
-    DayResult,
-    Explanation,
-    ExplanationAt,
-    ExplanationNow,
-    ExplanationOn,
-    Fact,
-    Overview,
-    Preconditions,
-    PresentProblem,
-    ResultCounts,
-    RunRecord,
-    SlotStretch,
-)
 from scheduler.engine import reported_problems
 from scheduler.insight import (
     entry_states,
@@ -64,18 +49,18 @@ MAX_KEY = 40  # characters of the key of a problem
 MAX_ERROR = 200  # characters of the error of a channel
 
 
-def explain_all(records: Records) -> Overview:
+def explain_all(records: Records) -> answers.Overview:
     """A period of every entry that the reader may see, those first that were silent or unusual, and what concerns all of them."""
-    found, results = [explain_day(records, row) for row in records.rows if existed(records, row)], get_args(DayResult)
+    found, results = [explain_day(records, row) for row in records.rows if existed(records, row)], get_args(answers.DayResult)
     found.sort(key=lambda each: (each.expected, results.index(each.result), each.kind == "cron", each.name))
     period = records.period
     present = _present_problems(records) if records.is_today else []
-    return Overview(
+    return answers.Overview(
         from_=period.begin,
         until=period.end,
         asked_at=records.now,
         zone=period.zone.key,
-        counts=ResultCounts(**{result: sum(each.result == result for each in found) for result in results}),
+        counts=answers.ResultCounts(**{result: sum(each.result == result for each in found) for result in results}),
         problems=present,
         entries=found,
         overrides=reload_history.describe_overrides(records.overrides),
@@ -84,15 +69,15 @@ def explain_all(records: Records) -> Overview:
     )
 
 
-def _present_problems(records: Records) -> list[PresentProblem]:
+def _present_problems(records: Records) -> list[answers.PresentProblem]:
     """What is wrong with the daemon or its config now."""
     times = records.times(records.period.zone)
-    found = [PresentProblem(what=what, says=says) for what, says in records.daemon.problems(times)]
+    found = [answers.PresentProblem(what=what, says=says) for what, says in records.daemon.problems(times)]
     for each in problems.unsettled_problems(records.db, DAEMON):
         if each.is_open:
             first, _, more = each.found.text.partition("\n")
             says = f"{each.subject} {each.label} since {times.at(each.since)}: {first}{' (and more)' if more else ''}"
-            found.append(PresentProblem(what=each.key, says=f"{says}   {each.number}"))
+            found.append(answers.PresentProblem(what=each.key, says=f"{says}   {each.number}"))
     return found
 
 
@@ -102,23 +87,23 @@ def find_entry(records: Records, key: Key) -> ExplainedEntry | None:
     return ExplainedEntry(found, found.rows[0]) if found.rows else None
 
 
-def explain(explained: ExplainedEntry, period: Period | None) -> Explanation:
+def explain(explained: ExplainedEntry, period: Period | None) -> answers.Explanation:
     """Why an entry ran or did not run at a moment or in a time; None: its last slot, and what would happen now."""
     if period is None:
         return explain_now(explained)
     return explain_moment(explained, period.begin) if period.is_moment else explain_period(explained, period)
 
 
-def explain_now(explained: ExplainedEntry) -> ExplanationNow:
+def explain_now(explained: ExplainedEntry) -> answers.ExplanationNow:
     """Why the last slot ran or not, whether each precondition allows a run now, and when the next slot is."""
     now = obstacles.check_preconditions(
         explained.db, explained.records.plan, explained.row, explained.records.lanes, explained.now
     )
     header = _header(explained, _facts_of_now(explained, now))
-    return ExplanationNow(**dict(header), overview=explain_day(explained.records, explained.row), now=now)
+    return answers.ExplanationNow(**dict(header), overview=explain_day(explained.records, explained.row), now=now)
 
 
-def _facts_of_now(explained: ExplainedEntry, checks: Preconditions) -> Iterator[Fact]:
+def _facts_of_now(explained: ExplainedEntry, checks: answers.Preconditions) -> Iterator[answers.Fact]:
     """All that is known, in the order in which it is printed. A fact without a text is left out."""
     db, at = explained.db, explained.times.at
     last_id = run_history.last_real_run(db, *explained.key)
@@ -169,8 +154,8 @@ def _facts_of_now(explained: ExplainedEntry, checks: Preconditions) -> Iterator[
     )
 
 
-def _fact(label: str, code: str, says: str, at: datetime | None = None, run: int | None = None) -> Fact:
-    fact = Fact(label=label, code=code, says=says)
+def _fact(label: str, code: str, says: str, at: datetime | None = None, run: int | None = None) -> answers.Fact:
+    fact = answers.Fact(label=label, code=code, says=says)
     if at is not None:
         fact.at = at
     if run is not None:
@@ -181,7 +166,7 @@ def _fact(label: str, code: str, says: str, at: datetime | None = None, run: int
 KEPT_TEXTS = {"5m": "kept by the provider for five minutes", "1h": "kept by the provider for an hour"}
 
 
-def _cache_fact(explained: ExplainedEntry) -> Fact:
+def _cache_fact(explained: ExplainedEntry) -> answers.Fact:
     """Whether the provider keeps the part of the prompt that is the same in each run, and what that has saved lately."""
     used = cost_history.cache_use(explained.db, explained.key, explained.now - RECENT_CACHE)
     if not used.prompts:
@@ -196,7 +181,7 @@ def _cache_fact(explained: ExplainedEntry) -> Fact:
     return _fact("cache", used.ttl or "none", f"the beginning of the prompt is {kept}{saved}")
 
 
-def _slot_fact(label: str, explained: ExplainedEntry, slot: SlotResult | None) -> Fact:
+def _slot_fact(label: str, explained: ExplainedEntry, slot: SlotResult | None) -> answers.Fact:
     if slot is None:
         return _fact(label, "none", "none")
     run = _run_of(explained, slot)
@@ -206,11 +191,11 @@ def _slot_fact(label: str, explained: ExplainedEntry, slot: SlotResult | None) -
     return _fact(label, slot.cause.code, says, slot.at if slot.count else None, slot.run_id)
 
 
-def _run_of(explained: ExplainedEntry, slot: SlotResult | None) -> RunRecord | None:
+def _run_of(explained: ExplainedEntry, slot: SlotResult | None) -> answers.RunRecord | None:
     return run_history.get_run(explained.db, slot.run_id) if slot and slot.run_id else None
 
 
-def _run_fact(label: str, explained: ExplainedEntry, run: RunRecord | None) -> Fact:
+def _run_fact(label: str, explained: ExplainedEntry, run: answers.RunRecord | None) -> answers.Fact:
     if run is None or run.started_at is None:
         return _fact(label, "none", "")
     result = run.result or run.state
@@ -222,14 +207,14 @@ def _run_fact(label: str, explained: ExplainedEntry, run: RunRecord | None) -> F
     return _fact(label, code, ", ".join(parts) + (f": {run.error}" if run.error else ""), run.planned_at, run.id)
 
 
-def _count_fact(label: str, counts: Sequence[tuple[SlotCause, int]], code: str, noun: str) -> Fact:
+def _count_fact(label: str, counts: Sequence[tuple[SlotCause, int]], code: str, noun: str) -> answers.Fact:
     """How many slots or runs there were in all, and with each cause."""
     whole = sum(count for _, count in counts)
     says = f"{format_count(whole, noun)}: " + "; ".join(f"{count} {cause.text}" for cause, count in counts)
     return _fact(label, code, says if counts else "")
 
 
-def _next_fact(explained: ExplainedEntry) -> Fact:
+def _next_fact(explained: ExplainedEntry) -> answers.Fact:
     due = explained.row.due_at
     if due is None and "after" in entry_schedule.schedule_parts(explained.row.schedule_text):
         return _fact("next", "after", schedule_texts.schedule_text(explained.row.schedule_text))
@@ -241,7 +226,7 @@ def _next_fact(explained: ExplainedEntry) -> Fact:
     return _fact("next", "ahead" if is_ahead else "overdue", f"{explained.times.exactly(due)}, {when}", due)
 
 
-def _now_fact(checks: Preconditions, daemon: Fact) -> Fact:
+def _now_fact(checks: answers.Preconditions, daemon: answers.Fact) -> answers.Fact:
     """Whether the entry would run now. Nothing runs while the daemon is down, whatever the checks would find."""
     limitation = "" if checks.complete else " (only the checks that need no config were made)"
     says = checks.says + limitation + ("" if daemon.code == "up" else "; the daemon is not running")
@@ -264,7 +249,7 @@ def _next_commands(explained: ExplainedEntry, last_id: int | None, *, undelivere
         yield f"heartbeatd resume {explained.label}"
 
 
-def _answer_fact(run: RunRecord | None) -> Fact:
+def _answer_fact(run: answers.RunRecord | None) -> answers.Fact:
     """Whether the answer of a run was sent, and why; without a text for a job without findings and a run without an answer."""
     if run is None or run.result not in ANSWERED or not (run.kind == "heartbeat" or run.findings):
         return _fact("answer", "none", "")
@@ -276,7 +261,7 @@ def _answer_fact(run: RunRecord | None) -> Fact:
     return _fact("answer", "sent" if is_sent else "not_sent", "; ".join([*_delivery_texts(run), *findings, *more]))
 
 
-def _delivery_texts(run: RunRecord) -> list[str]:
+def _delivery_texts(run: answers.RunRecord) -> list[str]:
     """Whether an answer reached its recipients. If it was not sent again, what became of the messages that have its content."""
     texts = list(dict.fromkeys(each.says for each in run.delivery.targets))
     if texts and not run.repeats:
@@ -286,7 +271,7 @@ def _delivery_texts(run: RunRecord) -> list[str]:
     return ["not sent again" if run.repeats else "not sent", *texts]
 
 
-def _problem_facts(explained: ExplainedEntry) -> Iterator[Fact]:
+def _problem_facts(explained: ExplainedEntry) -> Iterator[answers.Fact]:
     """The open problems: since when, what each recipient was sent, and what would end each."""
     db, at = explained.db, explained.times.at
     own = [each for each in problems.unsettled_problems(db, *explained.key) if each.over_at is None]
@@ -319,7 +304,7 @@ def _ending_text(explained: ExplainedEntry, problem: Problem) -> str:
     return says
 
 
-def explain_moment(explained: ExplainedEntry, instant: datetime) -> ExplanationAt:
+def explain_moment(explained: ExplainedEntry, instant: datetime) -> answers.ExplanationAt:
     """What happened, or will happen, to the latest slot at or before a time."""
     slot, exactly = _latest_slot_until(explained, instant), explained.times.exactly
     facts = (
@@ -329,10 +314,10 @@ def explain_moment(explained: ExplainedEntry, instant: datetime) -> ExplanationA
         daemon_state_at(explained.db, instant, exactly, running=explained.records.daemon.is_running),
         _slot_fact("following", explained, _first_slot_after(explained, instant)),
     )
-    return ExplanationAt(**dict(_header(explained, facts)), at=instant)
+    return answers.ExplanationAt(**dict(_header(explained, facts)), at=instant)
 
 
-def explain_period(explained: ExplainedEntry, period: Period) -> ExplanationOn:
+def explain_period(explained: ExplainedEntry, period: Period) -> answers.ExplanationOn:
     """What happened to every slot of a time (grouped), which other runs there were, and events of daemon and clocks."""
     records, record = replace(explained.records, period=period), explained.record(period.begin, period.end)
     stretches = slot_history.group_results(explained.slot_results(period.begin, period.end))
@@ -348,7 +333,7 @@ def explain_period(explained: ExplainedEntry, period: Period) -> ExplanationOn:
         _count_fact("unplanned", beside, "run", "run"),
         *(_fact(f"{at.astimezone(explained.zone):%H:%M:%S}", what, says, at) for at, what, says in sorted(events)),
     )
-    return ExplanationOn(
+    return answers.ExplanationOn(
         **dict(_header(explained, facts)),
         overview=explain_day(records, explained.row) if period.begin <= explained.now else None,
         day=period.day,
@@ -361,10 +346,10 @@ def explain_period(explained: ExplainedEntry, period: Period) -> ExplanationOn:
     )
 
 
-def _header(explained: ExplainedEntry, facts: Iterable[Fact]) -> Explanation:
+def _header(explained: ExplainedEntry, facts: Iterable[answers.Fact]) -> answers.Explanation:
     """What every explanation begins with. Facts without a text are left out."""
     is_open = runs.find_open_run(explained.db, *explained.key) is not None
-    return Explanation(
+    return answers.Explanation(
         **dict(entry_states.entry_state(explained.row, explained.times, is_open=is_open)),
         zone=explained.zone.key,
         asked_at=explained.now,
@@ -392,12 +377,12 @@ def _first_slot_after(explained: ExplainedEntry, instant: datetime) -> SlotResul
     return None
 
 
-def _count_cause(cause: SlotCause, count: int) -> CountedResult:
-    return CountedResult(result=cause.result, why=cause.why, says=cause.text, count=count)
+def _count_cause(cause: SlotCause, count: int) -> answers.CountedResult:
+    return answers.CountedResult(result=cause.result, why=cause.why, says=cause.text, count=count)
 
 
-def _explain_group(stretch: SlotGroup) -> SlotStretch:
-    return SlotStretch(
+def _explain_group(stretch: SlotGroup) -> answers.SlotStretch:
+    return answers.SlotStretch(
         from_=stretch.first,
         to=stretch.last,
         planned_runs=stretch.slot_count,
@@ -407,7 +392,7 @@ def _explain_group(stretch: SlotGroup) -> SlotStretch:
     )
 
 
-def _delayed_notices(explained: ExplainedEntry, last_run: RunRecord | None) -> Iterator[Fact]:
+def _delayed_notices(explained: ExplainedEntry, last_run: answers.RunRecord | None) -> Iterator[answers.Fact]:
     """The notifications of a job that are delayed, because agents are to report the failure, and what became of those of its
     last run.
     """
@@ -420,7 +405,7 @@ def _delayed_notices(explained: ExplainedEntry, last_run: RunRecord | None) -> I
             yield _fact("notice", "delayed", f"{held.notice} (run {held.run_id}): {held.target.channel} {waits}")
 
 
-def _reports_about_job(explained: ExplainedEntry) -> Iterator[Fact]:
+def _reports_about_job(explained: ExplainedEntry) -> Iterator[answers.Fact]:
     """The open problems by which agents have reported the failure of a job; none for an agent."""
     job, at = explained.row.name, explained.times.at
     found = problems.reports_about(explained.db, job) if explained.row.kind is Kind.CRON else []

@@ -13,17 +13,7 @@ from zoneinfo import ZoneInfo
 from cron.dst_changes import offset_changes
 from cron.job import follow_chain
 from heartbeat.words import format_duration
-from heartbeatd.answers import (
-    ClockChange,
-    DayTotals,
-    PlanForecast,
-    PlannedDay,
-    PlannedEntry,
-    Reminder,
-    ResponseBody,
-    Time,
-    WokenRuns,
-)
+from heartbeatd import answers
 from heartbeatd.questions import GetPlan
 from scheduler.config.keys.time_zones import UTC_ZONE
 from scheduler.config.settings.config_diff import ConfigComparison
@@ -59,32 +49,32 @@ def period_of(asked: GetPlan, now: datetime) -> tuple[datetime, datetime]:
 ScheduleSource = Literal["database", "reload", "fresh start"]
 
 
-class RunsChange(ResponseBody):
+class RunsChange(answers.ResponseBody):
     before: int
     after: int
 
 
-class RunsOfKinds(ResponseBody):
+class RunsOfKinds(answers.ResponseBody):
     agents: RunsChange
     jobs: RunsChange
 
 
-class CostChange(ResponseBody):
+class CostChange(answers.ResponseBody):
     before: float | None
     after: float | None
 
 
-class ScheduleChange(ResponseBody):
+class ScheduleChange(answers.ResponseBody):
     """An entry whose schedule changes, as agent/NAME or cron/NAME: its next run, and its runs in a week and in `span_s`."""
 
     name: str
-    before: Time | None
-    after: Time | None
+    before: answers.Time | None
+    after: answers.Time | None
     runs_a_week: RunsChange
     runs: RunsChange | None = None
 
 
-class ConfigForecast(ResponseBody):
+class ConfigForecast(answers.ResponseBody):
     """What other settings would change. `usd_a_day` is the highest possible cost of a day; null in it means no limit.
 
     `runs_a_week` are the scheduled runs of the next seven days, without wakes. `runs` are those of `span_s` seconds.
@@ -111,7 +101,7 @@ class EntryForecast:
     paused_until: datetime | None
     source: ScheduleSource
     waking_jobs: Mapping[str, EntryForecast] = field(default_factory=dict)
-    reminders: tuple[Reminder, ...] = ()
+    reminders: tuple[answers.Reminder, ...] = ()
     limits: Limits | None = None
 
     @property
@@ -182,7 +172,7 @@ def _with_waking_jobs(foreseen: EntryForecast, planned: Mapping[Key, EntryForeca
     return replace(foreseen, waking_jobs=waking, limits=plan.settings.limits)
 
 
-def forecast_runs(seen: Iterable[EntryForecast], begin: datetime, end: datetime, *, each: bool = False) -> PlanForecast:
+def forecast_runs(seen: Iterable[EntryForecast], begin: datetime, end: datetime, *, each: bool = False) -> answers.PlanForecast:
     """What will run in [begin, end), by entry and local day. Runs are listed if they are few, or always with `each`.
 
     `clock_changes` are the DST changes of the zones in which something runs. In `days`, `beats` counts the runs of all agents and
@@ -193,7 +183,7 @@ def forecast_runs(seen: Iterable[EntryForecast], begin: datetime, end: datetime,
     fired = {name: job.count(begin, end) for name, job in wakers.items()}
     entries = [_plan_entry(foreseen, begin, end, fired, each=each) for foreseen in seen]
     zones = {ZoneInfo(entry.zone) for entry in entries if entry.total}
-    return PlanForecast(
+    return answers.PlanForecast(
         from_=begin,
         until=end,
         entries=entries,
@@ -203,10 +193,12 @@ def forecast_runs(seen: Iterable[EntryForecast], begin: datetime, end: datetime,
     )
 
 
-def _plan_entry(foreseen: EntryForecast, begin: datetime, end: datetime, fired: Mapping[str, int], *, each: bool) -> PlannedEntry:
+def _plan_entry(
+    foreseen: EntryForecast, begin: datetime, end: datetime, fired: Mapping[str, int], *, each: bool
+) -> answers.PlannedEntry:
     course = foreseen.course
     days = list(foreseen.days(begin, end))
-    return PlannedEntry(
+    return answers.PlannedEntry(
         kind=course.kind.value,
         name=course.name,
         zone=course.zone.key,
@@ -220,7 +212,7 @@ def _plan_entry(foreseen: EntryForecast, begin: datetime, end: datetime, fired: 
     )
 
 
-def _woken_runs(foreseen: EntryForecast, fired: Mapping[str, int], span: timedelta) -> WokenRuns | None:
+def _woken_runs(foreseen: EntryForecast, fired: Mapping[str, int], span: timedelta) -> answers.WokenRuns | None:
     """The maximum number of runs that jobs may add by waking the agent, and the names of these jobs; None if there are none."""
     by, limits = [name for name in foreseen.waking_jobs if fired[name]], foreseen.limits
     if not by or limits is None:
@@ -228,32 +220,32 @@ def _woken_runs(foreseen: EntryForecast, fired: Mapping[str, int], span: timedel
     most = [sum(fired[name] for name in by)]
     if foreseen.course.kind is Kind.HEARTBEAT:
         most += [max_woken_runs(limits.wake_flood, span), *([span // limits.wake_gap + 1] if limits.wake_gap else [])]
-    return WokenRuns(at_most=min(most), by=by)
+    return answers.WokenRuns(at_most=min(most), by=by)
 
 
-def _plan_day(course: ScheduledEntry, day: RunsOnDay, *, each: bool) -> PlannedDay:
+def _plan_day(course: ScheduledEntry, day: RunsOnDay, *, each: bool) -> answers.PlannedDay:
     """One day of an entry; `firings` is None if they are only counted."""
     few = due_times(course, day.first - MICROSECOND, day.latest) if each or day.count <= MAX_LISTED_FIRINGS else None
     firings = None if few is None else list(few)
-    return PlannedDay(day=day.day, count=day.count, first=day.first, last=day.latest, firings=firings)
+    return answers.PlannedDay(day=day.day, count=day.count, first=day.first, last=day.latest, firings=firings)
 
 
-def _totals_by_day(entries: list[PlannedEntry]) -> list[DayTotals]:
+def _totals_by_day(entries: list[answers.PlannedEntry]) -> list[answers.DayTotals]:
     agent_runs: Counter[date] = Counter()
     runs: Counter[date] = Counter()
     for entry in entries:
         sums = agent_runs if entry.kind == "heartbeat" else runs
         for day in entry.days:
             sums[day.day] += day.count
-    return [DayTotals(day=day, beats=agent_runs[day], runs=runs[day]) for day in sorted({*agent_runs, *runs})]
+    return [answers.DayTotals(day=day, beats=agent_runs[day], runs=runs[day]) for day in sorted({*agent_runs, *runs})]
 
 
-def _clock_changes(zones: Iterable[ZoneInfo], begin: datetime, end: datetime) -> Iterator[ClockChange]:
+def _clock_changes(zones: Iterable[ZoneInfo], begin: datetime, end: datetime) -> Iterator[answers.ClockChange]:
     """The DST changes of the zones, with the local time that the clock would have shown and the one that it shows."""
     for zone in zones:
         for change in offset_changes(zone, begin, end):
             before, after = local_days.clock_before_and_after(change.instant, zone)
-            yield ClockChange(zone=zone.key, at=change.instant, before=before, after=after)
+            yield answers.ClockChange(zone=zone.key, at=change.instant, before=before, after=after)
 
 
 # --- what another config would change ---------------------------------------------------------------------------------

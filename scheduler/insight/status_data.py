@@ -11,26 +11,7 @@ from itertools import groupby
 from zoneinfo import ZoneInfo
 
 from heartbeat.findings import Severity
-from heartbeatd.answers import (
-    Activity,
-    BreakerStatus,
-    BudgetShare,
-    BudgetStatus,
-    BudgetUsage,
-    DaemonBoot,
-    EntryName,
-    EntryStatus,
-    Failing,
-    FrozenTime,
-    LastRun,
-    Leader,
-    ProblemCounts,
-    QueueCounts,
-    Status,
-    UndeliveredMessages,
-    UsedLimit,
-    WakeStatus,
-)
+from heartbeatd import answers
 from scheduler.config.keys.time_zones import UTC_ZONE
 from scheduler.insight import entry_states, reload_history, wake_waits
 from scheduler.insight.problem_list import LISTED, list_problems
@@ -66,7 +47,7 @@ MAX_FREEZES = 5
 
 def read_status(
     db: sqlite3.Connection, now: datetime, zone: ZoneInfo = UTC_ZONE, reserve_bytes: int = 0, *, costs: bool = True
-) -> Status:
+) -> answers.Status:
     """The whole status. The total cost is that of the local day in `zone`.
 
     `daemon` is the latest boot; whether that process is still alive is for the caller to find out. `config_hash` is that of the
@@ -75,9 +56,9 @@ def read_status(
     """
     leader, today = boots.find_leader(db), local_days.whole_day(now.astimezone(zone).date(), zone)
     boot, listed, times = boots.latest_boot(db), read_entries(db, now, zone), TimeFormat.of_today(zone, now)
-    return Status(
-        daemon=DaemonBoot.model_validate(boot, from_attributes=True) if boot else None,
-        leader=Leader.model_validate(leader, from_attributes=True) if leader else None,
+    return answers.Status(
+        daemon=answers.DaemonBoot.model_validate(boot, from_attributes=True) if boot else None,
+        leader=answers.Leader.model_validate(leader, from_attributes=True) if leader else None,
         problems=[each for each in list_problems(db, now, also_over=False) if each.state in LISTED],
         downs=boots.latest_downtimes(db),
         frozen=_frozen_times(db, now),
@@ -104,10 +85,10 @@ def read_status(
     )
 
 
-def open_breakers(db: sqlite3.Connection) -> list[BreakerStatus]:
+def open_breakers(db: sqlite3.Connection) -> list[answers.BreakerStatus]:
     """The open circuit breakers, with their reasons, and when they may be probed. A model of None means the whole provider."""
     return [
-        BreakerStatus(
+        answers.BreakerStatus(
             provider=each.circuit.provider,
             model=None if each.circuit.is_whole_provider else each.circuit.model,
             why=each.reason,
@@ -125,29 +106,29 @@ def _told_at(problem: Problem) -> datetime | None:
     return max((at for at in delivered if at is not None), default=None)
 
 
-def _frozen_times(db: sqlite3.Connection, now: datetime) -> list[FrozenTime]:
+def _frozen_times(db: sqlite3.Connection, now: datetime) -> list[answers.FrozenTime]:
     """The latest times of the last week in which the process was frozen or the machine was suspended, the newest first."""
     changes = clock_changes.clock_changes_between(db, now - RECENT_FREEZES, now)
     found = boots.freezes_between(db, now - RECENT_FREEZES, now)
-    found += [FrozenTime(since=each.at - each.by, until=each.at, cause=SLEPT) for each in changes if each.is_sleep]
+    found += [answers.FrozenTime(since=each.at - each.by, until=each.at, cause=SLEPT) for each in changes if each.is_sleep]
     return sorted(found, key=lambda each: each.until, reverse=True)[:MAX_FREEZES]
 
 
 def read_entries(
     db: sqlite3.Connection, now: datetime, zone: ZoneInfo = UTC_ZONE, kind: Kind | None = None, name: str | None = None
-) -> list[EntryStatus]:
+) -> list[answers.EntryStatus]:
     """Every entry, or those of one kind or name: agents first, sorted by name. Times in sentences are those of `zone`."""
     held, spent, times = lane_holds.holds_by_agent(db, now), spend.budgets_in_use(db, now), TimeFormat.of_today(zone, now)
     open_counts, found = _count_problems(db), overviews.entry_overviews(db, kind, name)
     deliveries = run_history.deliveries_of_runs(db, {row["run_id"]: row["run_repeats"] for _, row in found if row["run_id"]})
     undelivered = {
-        key: UndeliveredMessages.model_validate(each, from_attributes=True)
+        key: answers.UndeliveredMessages.model_validate(each, from_attributes=True)
         for key, each in outbox.undelivered_by_entry(db, now, kind, name).items()
     }
     own = {key: list(each) for key, each in groupby(problems.unsettled_problems(db, kind, name), lambda one: one.subject[:2])}
     causes = {each.id: each for each in problems.unsettled_problems(db, PROVIDER)} if own else {}
     return [
-        EntryStatus(
+        answers.EntryStatus(
             **dict(entry_states.entry_state(entry, times, is_open=row["run_state"] in ("running", "waiting"))),
             next_planned_at=entry.slot,
             next_due=None if entry.state == "active" and entry.paused else entry.due_at,
@@ -162,20 +143,20 @@ def read_entries(
             activity=_last_activity(entry),
             busy=held.get(entry.name, []) if entry.kind is Kind.HEARTBEAT else [],
             muted=entry_states.active_mute(entry, now, times),
-            problems=open_counts.get((entry.kind, entry.name), ProblemCounts(open=0, reported=0, worst=None)),
+            problems=open_counts.get((entry.kind, entry.name), answers.ProblemCounts(open=0, reported=0, worst=None)),
             budget=_budget_usage(spent.get((entry.kind, entry.name))),
         )
         for entry, row in found
     ]
 
 
-def _count_problems(db: sqlite3.Connection) -> dict[tuple[str, str], ProblemCounts]:
+def _count_problems(db: sqlite3.Connection) -> dict[tuple[str, str], answers.ProblemCounts]:
     """The number of open problems of each subject, by kind and name, and their highest severity."""
     found: dict[tuple[str, str], list[tuple[Subject, Severity, int]]] = {}
     for (subject, severity, _), count in problems.count_open(db).items():
         found.setdefault(subject[:2], []).append((subject, Severity(severity), count))
     return {
-        key: ProblemCounts(
+        key: answers.ProblemCounts(
             open=sum(count for _, _, count in counts),
             reported=sum(count for subject, _, count in counts if subject.part == REPORTED),
             worst=max((severity for _, severity, _ in counts), key=lambda each: each.rank).value,
@@ -184,17 +165,17 @@ def _count_problems(db: sqlite3.Connection) -> dict[tuple[str, str], ProblemCoun
     }
 
 
-def _budget_usage(spent: SpentDay | None) -> BudgetUsage | None:
+def _budget_usage(spent: SpentDay | None) -> answers.BudgetUsage | None:
     """How much of each limit is used today, or this month; None if nothing has been counted, or nothing is limited."""
     limits = _used_limits(spent) if spent else {}
-    return BudgetUsage(day=spent.day, ends_at=spent.ends_at, **limits) if spent and limits else None
+    return answers.BudgetUsage(day=spent.day, ends_at=spent.ends_at, **limits) if spent and limits else None
 
 
-def _used_limits(spent: SpentDay) -> dict[str, UsedLimit]:
-    return {key: UsedLimit(used=used, of=bound) for key, used, bound in spent.budget.usage_by_limit(spent.spent)}
+def _used_limits(spent: SpentDay) -> dict[str, answers.UsedLimit]:
+    return {key: answers.UsedLimit(used=used, of=bound) for key, used, bound in spent.budget.usage_by_limit(spent.spent)}
 
 
-def budgets_in_force(db: sqlite3.Connection, now: datetime) -> Iterator[BudgetStatus]:
+def budgets_in_force(db: sqlite3.Connection, now: datetime) -> Iterator[answers.BudgetStatus]:
     """Each budget of the config: its usage today, when it starts again, what it counts, and the entries with the largest shares.
 
     The budget of all entries comes first, and has None as kind and name.
@@ -206,7 +187,7 @@ def budgets_in_force(db: sqlite3.Connection, now: datetime) -> Iterator[BudgetSt
         spent = today.spent.month if _shown_limit(budget) == MONTH_LIMIT else today.spent.day
         shares = spend.shares_of_period(db, today.day, _shown_limit(budget)) if scope == ALL_ENTRIES else {}
         largest = sorted(shares.items(), key=lambda each: (-each[1].nanos, -each[1].tokens, -each[1].runs))
-        yield BudgetStatus(
+        yield answers.BudgetStatus(
             kind=Kind(scope[0]).value if scope[0] else None,
             name=scope[1] or None,
             day=today.day,
@@ -215,9 +196,9 @@ def budgets_in_force(db: sqlite3.Connection, now: datetime) -> Iterator[BudgetSt
             month_ends_at=max(today.ends_at, budget.period(MONTH_LIMIT, today.day).ends),
             limits=_used_limits(today),
             untold_usd=round(unknown_costs.of_period(budget_day, budget, _shown_limit(budget)), 6) if spent.nanos else 0.0,
-            counts=[EntryName(kind=Kind(kind).value, name=name) for kind, name in counted],
+            counts=[answers.EntryName(kind=Kind(kind).value, name=name) for kind, name in counted],
             shares=[
-                BudgetShare(kind=Kind(kind).value, name=name, usd=amount.usd, tokens=amount.tokens, runs=amount.runs)
+                answers.BudgetShare(kind=Kind(kind).value, name=name, usd=amount.usd, tokens=amount.tokens, runs=amount.runs)
                 for (kind, name), amount in largest
             ],
         )
@@ -228,13 +209,13 @@ def _shown_limit(budget: Budget) -> str:
     return next((key for key, bound in zip(LIMITS, budget.limits, strict=True) if bound is not None), LIMITS[0])
 
 
-def read_wake(db: sqlite3.Connection, wake_id: int, now: datetime) -> WakeStatus | None:
+def read_wake(db: sqlite3.Connection, wake_id: int, now: datetime) -> answers.WakeStatus | None:
     """The state of a wake (waiting, taken, ended), what it waits for, and the last run that took it; None if it is unknown."""
     wake = wakes.find_wake(db, wake_id)
     if wake is None:
         return None
     wait = wake_waits.wait_of_wake(db, wake, now)
-    return WakeStatus(
+    return answers.WakeStatus(
         id=wake.id,
         kind=wake.kind.value,
         name=wake.name,
@@ -247,7 +228,7 @@ def read_wake(db: sqlite3.Connection, wake_id: int, now: datetime) -> WakeStatus
     )
 
 
-def _present_failures(row: sqlite3.Row, own: Sequence[Problem], causes: Mapping[int, Problem]) -> Failing | None:
+def _present_failures(row: sqlite3.Row, own: Sequence[Problem], causes: Mapping[int, Problem]) -> answers.Failing | None:
     """The present failures: how many in a row, since when, and when the last message was delivered.
 
     If a provider is at fault, that is the message about its problem. `held_back_for` is only there while the message is delayed,
@@ -260,7 +241,7 @@ def _present_failures(row: sqlite3.Row, own: Sequence[Problem], causes: Mapping[
     cause = causes.get(problem.found.cause_id or 0)
     if told_at is None and cause is not None:
         told_at = _told_at(cause)
-    return Failing(
+    return answers.Failing(
         times=problem.count,
         why=problem.found.reason,
         since=problem.since,
@@ -269,26 +250,26 @@ def _present_failures(row: sqlite3.Row, own: Sequence[Problem], causes: Mapping[
     )
 
 
-def _last_activity(entry: EntryRow) -> Activity | None:
+def _last_activity(entry: EntryRow) -> answers.Activity | None:
     """What a gateway last reported about an agent."""
     if entry.active_at is None:
         return None
-    return Activity(queue=entry.queue, pending_approvals=entry.approvals, at=entry.active_at)
+    return answers.Activity(queue=entry.queue, pending_approvals=entry.approvals, at=entry.active_at)
 
 
-def _last_run(row: sqlite3.Row, deliveries: Mapping[int, list[Delivery]]) -> LastRun | None:
+def _last_run(row: sqlite3.Row, deliveries: Mapping[int, list[Delivery]]) -> answers.LastRun | None:
     """The newest run record: a run, or skipped slots."""
     if row["run_id"] is None:
         return None
     result, sent = row["run_result"], deliveries[row["run_id"]]
     delivery = run_history.delivery_state(row["kind"], result, row["run_suppression"], sent)
-    return read_part(LastRun, row, "run_", result=result if row["run_state"] == "closed" else None, delivery=delivery)
+    return read_part(answers.LastRun, row, "run_", result=result if row["run_state"] == "closed" else None, delivery=delivery)
 
 
-def _count_queue(db: sqlite3.Connection, listed: list[EntryStatus], now: datetime) -> QueueCounts:
+def _count_queue(db: sqlite3.Connection, listed: list[answers.EntryStatus], now: datetime) -> answers.QueueCounts:
     states, open_runs = Counter(each.state for each in listed), overviews.count_open_runs(db)
     due, _ = overviews.count_due_entries(db, now)
-    return QueueCounts(
+    return answers.QueueCounts(
         entries=len(listed),
         **{state: states[state] for state in ("active", "paused", "disabled", "done")},
         due=due,
