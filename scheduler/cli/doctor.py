@@ -10,17 +10,8 @@ from datetime import timedelta
 from pathlib import Path
 
 from heartbeat.runners import ProcessResult
-from scheduler.cli import daemon_files
+from scheduler.cli import daemon_files, output
 from scheduler.cli.daemon_files import DaemonFiles, Source
-from scheduler.cli.output import (
-    describe_process,
-    format_time,
-    paint_label,
-    print_answer,
-    utc_now,
-    wrap_text,
-    zone_name,
-)
 from scheduler.cli.progress import show_progress
 from scheduler.config.file.diagnostics import ConfigError
 from scheduler.config.settings.load import load_config
@@ -43,19 +34,19 @@ def print_findings(source: Source) -> int:
     with show_progress("checking"):
         findings = list(_check_everything(source))
     lines = (line for each in findings for line in _format_finding(each))
-    print_answer([asdict(finding) for finding in findings], source.form, lines)
+    output.print_answer([asdict(finding) for finding in findings], source.form, lines)
     return 1 if any(finding.level == "bad" for finding in findings) else 0
 
 
 def _format_finding(finding: Finding) -> list[str]:
-    lines = wrap_text(f"{finding.level:<5} {finding.what:<9} {finding.text}", 16)
-    return paint_label(lines, finding.level, level_of(finding.level))
+    lines = output.wrap_text(f"{finding.level:<5} {finding.what:<9} {finding.text}", 16)
+    return output.paint_label(lines, finding.level, level_of(finding.level))
 
 
 def _check_everything(source: Source) -> Iterator[Finding]:
     yield from installation_checks.check_installation()
     yield from _check_commands()
-    yield from installation_checks.check_config(source.config, os.environ, utc_now(), read_user_crontab)
+    yield from installation_checks.check_config(source.config, os.environ, output.utc_now(), read_user_crontab)
     yield from _check_queue(source.config)
     files = daemon_files.locate_files(source.config, source.state)
     yield from installation_checks.check_folder(files.database.parent)
@@ -101,7 +92,7 @@ def _check_database(files: DaemonFiles) -> Iterator[Finding]:
                 yield Finding("ok", "database", f"{files.database} does not exist yet; `heartbeatd run` creates it")
             else:
                 yield Finding("ok", "database", f"{files.shown} {'can be read' if files.server else 'is intact'}")
-                yield from installation_checks.check_records(db, utc_now(), format_time, zone_name())
+                yield from installation_checks.check_records(db, output.utc_now(), output.format_time, output.zone_name())
                 leader = boots.find_leader(db)
     except ExpectedError as error:
         yield Finding("bad", "database", str(error))
@@ -115,4 +106,4 @@ def _check_daemon(files: DaemonFiles, leader: Leader | None) -> Finding:
     if up is None:
         return Finding("warn", "daemon", "not running; `heartbeatd run` starts it")
     standby = daemon_files.describe_standby(files, up, leader)
-    return Finding("ok", "daemon", describe_process(up, standby, utc_now()))
+    return Finding("ok", "daemon", output.describe_process(up, standby, output.utc_now()))

@@ -19,23 +19,9 @@ from heartbeatd.answers import (
     SlotStretch,
 )
 from heartbeatd.questions import Explain
-from scheduler.cli import daemon_files, options
+from scheduler.cli import daemon_files, options, output
 from scheduler.cli.daemon_files import Source, load_declared_plan
 from scheduler.cli.operation_options import Make
-from scheduler.cli.output import (
-    Column,
-    display_zone,
-    entry_label,
-    format_clock,
-    format_fact,
-    format_list,
-    host_zone,
-    paint,
-    paint_label,
-    print_answer,
-    utc_now,
-    wrap_text,
-)
 from scheduler.insight import explanation as answers
 from scheduler.insight.periods import Period, parse_period
 from scheduler.insight.records import Records
@@ -54,16 +40,16 @@ def print_explanation(make: Make[Explain], name: str | None, source: Source) -> 
         raise InputError("--at, --on and --since exclude each other")
     if name is None and "at" in times:
         raise InputError("--at needs the name of an agent or a job")
-    files, now = daemon_files.locate_files(source.config, source.state), utc_now()
+    files, now = daemon_files.locate_files(source.config, source.state), output.utc_now()
     plan = load_declared_plan(source, files)
     with daemon_files.open_for_reading(files) as db:
-        zone = display_zone() or host_zone()
+        zone = output.display_zone() or output.host_zone()
         period = _parse_period(times, zone, now, may_be_ahead=False) if name is None else None
         daemon, held = daemon_files.read_state(db, files, now), lanes.lanes_beside(files.database)
         records = Records(db, plan, period or Period.today(zone, now), now, daemon, held)
         answer = answers.explain_all(records) if name is None else _explain_one(records, name, times)
     lines = _overview_lines(answer) if isinstance(answer, Overview) else _entry_lines(answer)
-    print_answer(answer.as_data(), source.form, lines)
+    output.print_answer(answer.as_data(), source.form, lines)
 
 
 def _parse_period(times: Mapping[str, str], zone: ZoneInfo, now: datetime, *, may_be_ahead: bool = True) -> Period | None:
@@ -98,33 +84,33 @@ def _overview_lines(data: Overview) -> Iterator[str]:
     first = f"{begin:%a %Y-%m-%d}" if begin.time() == time.min else f"{begin:%a %Y-%m-%d %H:%M}"
     yield f"{first}{until}, {zone.key} (UTC{local_days.offset_text(min(asked, end))})"
     for problem in data.problems:
-        yield from (paint(line, Level.BAD) for line in wrap_text(problem.says, 2))
+        yield from (output.paint(line, Level.BAD) for line in output.wrap_text(problem.says, 2))
     listed = data.entries
     for group in _group_alike(listed) if len(listed) > MAX_LISTED else [[each] for each in listed]:
         shown = group if len(group) <= MAX_ALIKE else group[:MAX_NAMES]
         for each in shown:
-            lines = wrap_text(f"{entry_label(each)}  {_day_text(each)}", 2)
-            yield from paint_label(lines, entry_label(each), _day_level(each))
+            lines = output.wrap_text(f"{output.entry_label(each)}  {_day_text(each)}", 2)
+            yield from output.paint_label(lines, output.entry_label(each), _day_level(each))
         yield from _left_out_lines(group[len(shown) :])
     for override in data.overrides[:MAX_OVERRIDES]:
-        yield from format_fact("override", override.says)
+        yield from output.format_fact("override", override.says)
     happened = [(each.at, _reload_text(each)) for each in data.changes[-MAX_RELOADS:]]
     happened += [(each.at, each.says) for each in data.events[-MAX_RELOADS:]]
     for at, says in sorted(happened):
-        yield from format_fact(f"{at.astimezone(zone):%H:%M}", says)
+        yield from output.format_fact(f"{at.astimezone(zone):%H:%M}", says)
     if not listed:
         yield "there are no agents and jobs"
         return
     counts = ", ".join(f"{count:,} {status}" for status, count in data.counts if count)
-    yield from wrap_text(f"in all     {len(listed):,}: {counts}", 11)
+    yield from output.wrap_text(f"in all     {len(listed):,}: {counts}", 11)
 
 
 def _left_out_lines(group: list[EntryOverview]) -> Iterator[str]:
     """One line for further entries with the same result for the same reason."""
     if not group:
         return
-    names = list_names(list(map(entry_label, group)), MAX_NAMES)
-    yield from wrap_text(f"{len(group):,} others  {_result_text(group[0])}likewise ({group[0].why}): {names}", 2)
+    names = list_names(list(map(output.entry_label, group)), MAX_NAMES)
+    yield from output.wrap_text(f"{len(group):,} others  {_result_text(group[0])}likewise ({group[0].why}): {names}", 2)
 
 
 def _reload_text(change: ReloadEvent) -> str:
@@ -159,24 +145,24 @@ def _group_alike(listed: list[EntryOverview]) -> list[list[EntryOverview]]:
 
 def _entry_lines(data: Explanation) -> Iterator[str]:
     """What is known about one entry: the table of a period, then all facts, then the table of the checks."""
-    yield from wrap_text(f"{entry_label(data)}: {data.says}, {parts_text(data.pace)} ({data.zone})", 2)
+    yield from output.wrap_text(f"{output.entry_label(data)}: {data.says}, {parts_text(data.pace)} ({data.zone})", 2)
     if isinstance(data, ExplanationOn):
         yield from _period_lines(data)
     if isinstance(data, ExplanationNow | ExplanationOn) and data.overview:
-        day = _day_text(data.overview, typed=f"heartbeatd explain {entry_label(data)}")
-        yield from format_fact("why", day, _day_level(data.overview))
+        day = _day_text(data.overview, typed=f"heartbeatd explain {output.entry_label(data)}")
+        yield from output.format_fact("why", day, _day_level(data.overview))
     for fact in data.facts:
-        yield from format_fact(fact.label, fact.says, level_of(fact.code))
+        yield from output.format_fact(fact.label, fact.says, level_of(fact.code))
     if isinstance(data, ExplanationNow):
         yield ""
-        yield format_list(data.now.gates, GATE_COLUMNS)
+        yield output.format_list(data.now.gates, GATE_COLUMNS)
 
 
 GATE_LEVELS: dict[bool | None, Level] = {True: Level.LOST, False: Level.GOOD}
 GATE_ANSWERS = {True: "yes", False: "no", None: "not known before a run"}
-GATE_COLUMNS: list[Column[PreconditionResult]] = [
-    Column("CHECK", lambda each: each.gate),
-    Column(
+GATE_COLUMNS: list[output.Column[PreconditionResult]] = [
+    output.Column("CHECK", lambda each: each.gate),
+    output.Column(
         "BLOCKS",
         lambda each: GATE_ANSWERS[each.stands_in_the_way],
         level=lambda each: GATE_LEVELS.get(each.stands_in_the_way),
@@ -190,15 +176,15 @@ def _period_lines(data: ExplanationOn) -> Iterator[str]:
     length = f"{hours / timedelta(hours=1):g} hours, " if data.day and hours != timedelta(days=1) else ""
     when = f"{data.day:%a %Y-%m-%d}" if data.day else f"since {data.from_.astimezone(zone):%Y-%m-%d %H:%M:%S %Z}"
     yield f"{when}, {length}{format_count(data.planned_runs, 'planned run')}"
-    clock = partial(format_clock, zone=zone, with_zone=any(fact.code == "clock_change" for fact in data.facts))
+    clock = partial(output.format_clock, zone=zone, with_zone=any(fact.code == "clock_change" for fact in data.facts))
     if data.stretches:
-        columns: list[Column[SlotStretch]] = [
-            Column("FROM", lambda each: clock(each.from_)),
-            Column("TO", lambda each: clock(each.to) if each.planned_runs else ""),
-            Column("TIMES", lambda each: str(each.planned_runs or "-")),
-            Column("WHY", _stretch_text, level=lambda each: level_of_run(each.results[0].result, each.results[0].why)),
+        columns: list[output.Column[SlotStretch]] = [
+            output.Column("FROM", lambda each: clock(each.from_)),
+            output.Column("TO", lambda each: clock(each.to) if each.planned_runs else ""),
+            output.Column("TIMES", lambda each: str(each.planned_runs or "-")),
+            output.Column("WHY", _stretch_text, level=lambda each: level_of_run(each.results[0].result, each.results[0].why)),
         ]
-        yield format_list(data.stretches, columns)
+        yield output.format_list(data.stretches, columns)
 
 
 def _stretch_text(stretch: SlotStretch) -> str:

@@ -9,24 +9,9 @@ from heartbeat.findings import Severity
 from heartbeat.words import abbreviate_duration, escape_control, format_count, format_usd
 from heartbeatd import answers
 from heartbeatd.questions import ListRuns
-from scheduler.cli import options
+from scheduler.cli import options, output
 from scheduler.cli.daemon_files import Source, find_problems
 from scheduler.cli.operation_options import Make
-from scheduler.cli.output import (
-    Column,
-    answer_text,
-    entry_label,
-    format_elapsed,
-    format_fact,
-    format_short_time,
-    format_time,
-    format_why,
-    print_answer,
-    print_list,
-    shorten_to_line,
-    utc_now,
-    zone_name,
-)
 from scheduler.insight.reason_texts import notice_text
 from scheduler.model.budget import describe_unknown
 from scheduler.model.expected_error import InputError
@@ -49,7 +34,7 @@ def print_runs(make: Make[ListRuns], name: str | None, limit: int, source: Sourc
         filtered = RunFilter(kind, wanted, asked.since, asked.until, asked.result, asked.why)
         found = run_history.list_runs(db, filtered, limit, asked.sort)
     empty = "nothing has run yet" if name is None and asked.model_fields_set <= {"sort"} else "no run matches"
-    print_list(found, source.form, _run_columns(found, asked.sort, utc_now()), empty=empty, level=_planned_level)
+    output.print_list(found, source.form, _run_columns(found, asked.sort, output.utc_now()), empty=empty, level=_planned_level)
 
 
 def print_run(run: int, source: Source) -> None:
@@ -58,35 +43,35 @@ def print_run(run: int, source: Source) -> None:
         found = run_history.get_run_with_wakes(db, run)
     if found is None:
         raise InputError(f"no run {run}; `heartbeatd runs` lists them")
-    print_answer(found.as_data(), source.form, _run_lines(found))
+    output.print_answer(found.as_data(), source.form, _run_lines(found))
 
 
-def _run_columns(found: list[answers.RunRecord], sort: str, now: datetime) -> list[Column[answers.RunRecord]]:
+def _run_columns(found: list[answers.RunRecord], sort: str, now: datetime) -> list[output.Column[answers.RunRecord]]:
     """The last columns depend on the order, and on whether workers executed some of the runs."""
-    columns: list[Column[answers.RunRecord]] = [
-        Column("RUN", lambda run: str(run.id)),
-        Column("NAME", entry_label),
-        Column("PLANNED", lambda run: format_short_time(run.planned_at, now)),
-        Column("STARTED BY", lambda run: run.trigger),
-        Column(
+    columns: list[output.Column[answers.RunRecord]] = [
+        output.Column("RUN", lambda run: str(run.id)),
+        output.Column("NAME", output.entry_label),
+        output.Column("PLANNED", lambda run: output.format_short_time(run.planned_at, now)),
+        output.Column("STARTED BY", lambda run: run.trigger),
+        output.Column(
             "RESULT",
             lambda run: (run.result or run.state) + (f" x{run.planned_runs}" if run.planned_runs > 1 else ""),
             level=lambda run: level_of_run(run.result, run.why),
         ),
-        Column(
+        output.Column(
             "WHY",
             lambda run: (
                 "asks a person"
                 if any(each.state == "open" for each in run.questions)
-                else format_why(run.why, run.delivery.state)
+                else output.format_why(run.why, run.delivery.state)
             ),
             level=lambda run: level_of(run.delivery.state) or level_of_run(run.result, run.why),
         ),
-        Column("SPENT", lambda run: format_usd(run.cost_usd), is_number=True)
+        output.Column("SPENT", lambda run: format_usd(run.cost_usd), is_number=True)
         if sort == "cost"
-        else Column("TOOK", lambda run: format_elapsed(run.started_at, run.finished_at), is_number=True),
+        else output.Column("TOOK", lambda run: output.format_elapsed(run.started_at, run.finished_at), is_number=True),
     ]
-    return [*columns, Column("WORKER", lambda run: run.worker or "")] if any(run.worker for run in found) else columns
+    return [*columns, output.Column("WORKER", lambda run: run.worker or "")] if any(run.worker for run in found) else columns
 
 
 def _planned_level(run: answers.RunRecord) -> Level | None:
@@ -97,10 +82,10 @@ def _planned_level(run: answers.RunRecord) -> Level | None:
 def _run_lines(run: answers.RunWithWakes) -> Iterator[str]:
     ended = level_of_run(run.result, run.why)
     for word, value in _run_facts(run):
-        yield from format_fact(word, value, ended if word in JUDGED else None)
+        yield from output.format_fact(word, value, ended if word in JUDGED else None)
     log = f"for the log:\n{run.log}" if run.log else ""
     given = (*map(_format_question, run.questions), *map(_format_wake, run.wakes), _format_precheck(run), log)
-    for text in (*map(escape_control, given), answer_text(run)):
+    for text in (*map(escape_control, given), output.answer_text(run)):
         yield from ("", text.rstrip()) if text else ()
 
 
@@ -108,17 +93,17 @@ def _run_facts(run: answers.RunRecord) -> list[tuple[str, str]]:
     """The values of a run with their labels. An empty value is not printed."""
     return [
         ("run", str(run.id)),
-        ("name", entry_label(run)),
-        ("planned", f"{format_time(run.planned_at)} {zone_name()}"),
+        ("name", output.entry_label(run)),
+        ("planned", f"{output.format_time(run.planned_at)} {output.zone_name()}"),
         ("in all", format_count(run.planned_runs, "planned run") if run.planned_runs > 1 else ""),
         ("started by", run.trigger),
         ("result", run.result or run.state),
         ("why", run.why or ""),
         ("tries", str(run.tries) if run.tries > 1 or run.not_before else ""),
-        ("next try", format_time(run.not_before) if run.not_before else ""),
-        ("started", format_time(run.started_at) if run.started_at else ""),
-        ("finished", format_time(run.finished_at) if run.finished_at else ""),
-        ("took", format_elapsed(run.started_at, run.finished_at) if run.started_at and run.finished_at else ""),
+        ("next try", output.format_time(run.not_before) if run.not_before else ""),
+        ("started", output.format_time(run.started_at) if run.started_at else ""),
+        ("finished", output.format_time(run.finished_at) if run.finished_at else ""),
+        ("took", output.format_elapsed(run.started_at, run.finished_at) if run.started_at and run.finished_at else ""),
         ("worker", run.worker or ""),
         ("model", _format_model(run)),
         ("fallback", f"{run.fallback}: {run.fallback_why}" if run.fallback else ""),
@@ -130,12 +115,12 @@ def _run_facts(run: answers.RunRecord) -> list[tuple[str, str]]:
         *(("left out", line) for line in run.left_out),
         ("answer", "truncated at the token limit" if run.truncated else ""),
         *(("finding", _format_finding(each)) for each in run.findings),
-        ("answer", f"expected until {format_time(run.result_due_at)}" if run.result_due_at else ""),
+        ("answer", f"expected until {output.format_time(run.result_due_at)}" if run.result_due_at else ""),
         *_tool_rows(run.tool_calls),
         ("exit code", "" if run.exit_code is None else str(run.exit_code)),
         ("error", run.error or ""),
         *(("delivery", text) for text in _delivery_texts(run)),
-        *(("notice", notice_text(each, format_time)) for each in run.notices),
+        *(("notice", notice_text(each, output.format_time)) for each in run.notices),
         ("config", run.config_hash or ""),
     ]
 
@@ -155,7 +140,7 @@ def _tool_rows(calls: list[answers.ToolCallRecord]) -> list[tuple[str, str]]:
 
 
 def _format_recorded_call(call: answers.ToolCallRecord) -> str:
-    arguments = shorten_to_line(call.arguments, MAX_ARGUMENTS_WIDTH)
+    arguments = output.shorten_to_line(call.arguments, MAX_ARGUMENTS_WIDTH)
     result = call.error or f"{call.result_bytes:,} bytes"
     return f"{_format_tool_call(call)} {arguments}: {result}"
 
@@ -168,13 +153,15 @@ def _format_tool_call(call: answers.ToolCallRecord) -> str:
 def _format_finding(finding: answers.RunFinding) -> str:
     """What happened to a finding, or of a problem that the answer does not mention. The text of a finding is in the answer."""
     severity = f" ({finding.severity})" if finding.severity not in (None, Severity.WARNING) else ""
-    key = shorten_to_line(finding.key, MAX_KEY_WIDTH)
+    key = output.shorten_to_line(finding.key, MAX_KEY_WIDTH)
     return f"{key}{severity}: {Effect.text_of(finding.effect)}"
 
 
 def _format_question(asked: answers.PersonQuestion) -> str:
-    ended = f" at {format_time(asked.ended_at)}" if asked.ended_at else ""
-    return f"question {asked.id} at {format_time(asked.asked_at)} by {asked.asked_by}:\n{asked.text}\n{asked.course}{ended}"
+    ended = f" at {output.format_time(asked.ended_at)}" if asked.ended_at else ""
+    return (
+        f"question {asked.id} at {output.format_time(asked.asked_at)} by {asked.asked_by}:\n{asked.text}\n{asked.course}{ended}"
+    )
 
 
 def _format_wake(wake: answers.RunWake) -> str:
@@ -212,23 +199,23 @@ MAX_LISTED_KEY = 18  # a longer key is printed on a line of its own, because the
 
 def print_problems(name: str | None, also_over: bool, source: Source) -> None:
     """Print everything that is wrong, or one problem. Raises InputError for an unknown name or number."""
-    now, advice = utc_now(), "`heartbeatd problems --all` lists all problems"
+    now, advice = output.utc_now(), "`heartbeatd problems --all` lists all problems"
     with source.open() as db:
         found = find_problems(db, source.config, name, now, also_over=also_over, advice=advice)
     columns = [
-        Column[answers.Problem]("PROBLEM", lambda each: each.number),
-        Column("SUBJECT", lambda each: each.subject),
-        Column("KEY", lambda each: each.key),
-        Column("SEVERITY", lambda each: each.severity),
-        Column("SINCE", lambda each: format_short_time(each.since, now)),
-        Column("STATE", lambda each: _state_of_problem(each, now)),
+        output.Column[answers.Problem]("PROBLEM", lambda each: each.number),
+        output.Column("SUBJECT", lambda each: each.subject),
+        output.Column("KEY", lambda each: each.key),
+        output.Column("SEVERITY", lambda each: each.severity),
+        output.Column("SINCE", lambda each: output.format_short_time(each.since, now)),
+        output.Column("STATE", lambda each: _state_of_problem(each, now)),
     ]
     empty = "there are no problems" if also_over else "there are no open problems"
-    print_list(found, source.form, columns, empty=empty, details=lambda each: _problem_details(each, now))
+    output.print_list(found, source.form, columns, empty=empty, details=lambda each: _problem_details(each, now))
 
 
 def _state_of_problem(each: answers.Problem, now: datetime) -> str:
-    state = f"over {format_short_time(each.over, now)}" if each.over else each.state
+    state = f"over {output.format_short_time(each.over, now)}" if each.over else each.state
     return state + (", unstable" if each.unstable else "") + (", acknowledged" if each.acknowledged_at else "")
 
 
@@ -237,11 +224,11 @@ def _problem_details(each: answers.Problem, now: datetime) -> Iterator[str]:
     if len(each.key) > MAX_LISTED_KEY:
         yield each.key
     yield from (each.text or "").strip().splitlines()[:1]
-    if acknowledged := each.acknowledged(lambda at: format_short_time(at, now)):
+    if acknowledged := each.acknowledged(lambda at: output.format_short_time(at, now)):
         yield f"{acknowledged}: no messages until it is worse or over"
     if each.ended_by:
         yield f"over: {EndedBy.text_of(each.ended_by)}"
-    yield from each.sent(lambda at: format_short_time(at, now))
+    yield from each.sent(lambda at: output.format_short_time(at, now))
 
 
 def print_messages(limit: int, source: Source) -> None:
@@ -250,19 +237,21 @@ def print_messages(limit: int, source: Source) -> None:
         found = list(list_messages(db))
     more = max(0, len(found) - limit)
     empty = "there are no undelivered messages"
-    print_list(found[:limit], source.form, _message_columns(utc_now()), empty=empty, more=more, details=_message_details)
+    output.print_list(
+        found[:limit], source.form, _message_columns(output.utc_now()), empty=empty, more=more, details=_message_details
+    )
 
 
-def _message_columns(now: datetime) -> list[Column[answers.QueuedMessage]]:
+def _message_columns(now: datetime) -> list[output.Column[answers.QueuedMessage]]:
     return [
-        Column("ID", lambda each: f"{each.id}" + (f" {each.part}/{each.parts}" if each.parts > 1 else "")),
-        Column("AGE", lambda each: abbreviate_duration(now - each.created_at)),
-        Column("NAME", entry_label),
-        Column("CHANNEL", lambda each: each.channel),
-        Column("STATE", lambda each: each.state),
-        Column("TRIES", lambda each: str(each.tries)),
-        Column("NEXT TRY", lambda each: format_short_time(each.next_try_at, now)),
-        Column("RUN", lambda each: str(each.run or "-")),
+        output.Column("ID", lambda each: f"{each.id}" + (f" {each.part}/{each.parts}" if each.parts > 1 else "")),
+        output.Column("AGE", lambda each: abbreviate_duration(now - each.created_at)),
+        output.Column("NAME", output.entry_label),
+        output.Column("CHANNEL", lambda each: each.channel),
+        output.Column("STATE", lambda each: each.state),
+        output.Column("TRIES", lambda each: str(each.tries)),
+        output.Column("NEXT TRY", lambda each: output.format_short_time(each.next_try_at, now)),
+        output.Column("RUN", lambda each: str(each.run or "-")),
     ]
 
 

@@ -14,23 +14,8 @@ import click
 from heartbeat.words import abbreviate_duration, format_count, format_usd, list_names
 from heartbeatd import answers
 from heartbeatd.answers import BudgetStatus, Downtime, EntryName
-from scheduler.cli import daemon_files
+from scheduler.cli import daemon_files, output
 from scheduler.cli.daemon_files import Source
-from scheduler.cli.output import (
-    Column,
-    abbreviate_count,
-    describe_cost,
-    display_zone,
-    elapsed_time,
-    entry_label,
-    format_list,
-    format_table,
-    format_time,
-    host_zone,
-    utc_now,
-    wrap_text,
-    zone_name,
-)
 from scheduler.insight.reason_texts import ending_text
 from scheduler.insight.report_data import (
     AgentModelTotals,
@@ -66,10 +51,10 @@ Items = Sequence[Row]  # what one row of a table shows: one item, or all that ar
 
 def print_report(span: timedelta, by: Literal["entry", "model"], out: Path | None, source: Source) -> None:
     """Print the report, or write it to the file `out` and print a summary."""
-    until = utc_now()
+    until = output.utc_now()
     with source.open() as db:
         running = daemon_files.find_running_daemon(source.files) is not None
-        zone = display_zone() or host_zone()
+        zone = output.display_zone() or output.host_zone()
         report = build_report(db, until - span, until, running=running, zone=zone) if source.files.may_exist else None
     if source.form == "json":
         text = json.dumps(report.as_data() if report else None, indent=2)
@@ -96,9 +81,9 @@ def _write_report(path: Path, text: str) -> None:
 
 def format_report(report: Report, by: Literal["entry", "model"]) -> str:
     """The report as text: its period, a summary, then tables. The first table is by `entry` or by `model`."""
-    since, until = format_time(report.since)[:16], format_time(report.until)[:16]
+    since, until = output.format_time(report.since)[:16], output.format_time(report.until)[:16]
     parts = (
-        f"{since} to {until}, {zone_name()} ({abbreviate_duration(_length(report))})",
+        f"{since} to {until}, {output.zone_name()} ({abbreviate_duration(_length(report))})",
         format_summary(report),
         _entries_table(report) if by == "entry" else _table(report.models, MODEL_COLUMNS),
         _table(report.agent_models, AGENT_MODEL_COLUMNS, MAX_ROWS) if any(each.model for each in report.agent_models) else "",
@@ -117,7 +102,7 @@ def format_report(report: Report, by: Literal["entry", "model"]) -> str:
 
 def format_summary(report: Report) -> str:
     """The summary in sentences. A count of zero is left out."""
-    return "\n".join(wrap_text(" ".join(_summary_sentences(report)), 0))
+    return "\n".join(output.wrap_text(" ".join(_summary_sentences(report)), 0))
 
 
 def _summary_sentences(report: Report) -> Iterator[str]:
@@ -152,8 +137,8 @@ def _run_sentences(totals: ReportTotals) -> Iterator[str]:
 def cost_sentences(totals: ReportTotals) -> Iterator[str]:
     """The cost and the tokens, and how much of the input came from the provider's cache."""
     tokens, cache = totals.tokens, totals.cache
-    usage = f"for {abbreviate_count(tokens.input)} tokens in and {abbreviate_count(tokens.output)} out"
-    if cost := describe_cost(totals.cost_usd, usage, totals.runs_without_price, totals.untold_usd):
+    usage = f"for {output.abbreviate_count(tokens.input)} tokens in and {output.abbreviate_count(tokens.output)} out"
+    if cost := output.describe_cost(totals.cost_usd, usage, totals.runs_without_price, totals.untold_usd):
         yield f"Spent {cost}."
     if cache.read or cache.write:
         read, write = _format_share(cache.read, tokens.input), _format_share(cache.write, tokens.input)
@@ -180,7 +165,7 @@ def _trend_sentences(report: Report) -> Iterator[str]:
     if previous.incomplete:
         yield "Some run records of that time were deleted, so it cannot be compared."
     elif not previous.comparable:
-        yield f"The first run record is of {format_time(previous.first_record_at)[:16]}."
+        yield f"The first run record is of {output.format_time(previous.first_record_at)[:16]}."
     elif cost and before.cost_usd:
         percent = round(100 * (cost - before.cost_usd) / before.cost_usd)
         yield "The cost is the same." if not percent else f"The cost {'rose' if percent > 0 else 'fell'} by {abs(percent):,}%."
@@ -191,42 +176,42 @@ def _top_entry_sentences(report: Report) -> Iterator[str]:
     entries = report.entries
     if dearest := report.totals.dearest_run:
         alone = f"run {dearest.id} alone {format_usd(dearest.cost_usd)}"
-        yield f"Most expensive: {entry_label(entries[0])} ({format_usd(entries[0].cost_usd)}; {alone})."
+        yield f"Most expensive: {output.entry_label(entries[0])} ({format_usd(entries[0].cost_usd)}; {alone})."
     loudest = max(entries, key=lambda each: each.said, default=None)
     if loudest and loudest.said:
-        yield f"Most alerts: {entry_label(loudest)} ({loudest.said:,} of {sum(each.said for each in entries):,})."
+        yield f"Most alerts: {output.entry_label(loudest)} ({loudest.said:,} of {sum(each.said for each in entries):,})."
 
 
 # --- the tables -------------------------------------------------------------------------------------------------------
 
 
-def _table(items: Sequence[Row], columns: Sequence[Column[Sequence[Row]]], most: int | None = None) -> str:
+def _table(items: Sequence[Row], columns: Sequence[output.Column[Sequence[Row]]], most: int | None = None) -> str:
     """A table of the first items; all others share its last row. Empty without items."""
     most = len(items) if most is None else most
     return _table_of(items[:most], items[most:], columns)
 
 
-def _table_of(shown: Sequence[Row], others: Sequence[Row], columns: Sequence[Column[Sequence[Row]]]) -> str:
+def _table_of(shown: Sequence[Row], others: Sequence[Row], columns: Sequence[output.Column[Sequence[Row]]]) -> str:
     rows: list[Sequence[Row]] = [*([each] for each in shown), *([others] if others else [])]
-    return format_list(rows, columns) if rows else ""
+    return output.format_list(rows, columns) if rows else ""
 
 
 def _text(
     head: str, cell: Callable[[Row], str], for_others: str | None = "", *, is_number: bool = False
-) -> Column[Sequence[Row]]:
+) -> output.Column[Sequence[Row]]:
     """A column that shows a text of one item. For all others it shows `for_others`, or if that is None their number."""
 
     def show(items: Sequence[Row]) -> str:
         others = format_count(len(items), "other") if for_others is None else for_others
         return cell(items[0]) if len(items) == 1 else others
 
-    return Column(head, show, is_number)
+    return output.Column(head, show, is_number)
 
 
-def _sum(head: str, key: str, form: Callable[[int], str] = "{:,}".format) -> Column[Items[answers.ResponseBody]]:
+def _sum(head: str, key: str, form: Callable[[int], str] = "{:,}".format) -> output.Column[Items[answers.ResponseBody]]:
     """A column that shows a number of each item, and the sum of all others. `key` may be the path of a number in a part."""
     read = attrgetter(key)
-    return Column(head, lambda items: form(sum(map(read, items))), is_number=True)
+    return output.Column(head, lambda items: form(sum(map(read, items))), is_number=True)
 
 
 def _show_cost(
@@ -243,49 +228,49 @@ def _show_cached(items: Sequence[ModelTotals | AgentModelTotals]) -> str:
     return _format_share(read, sum(each.tokens.input for each in items)) if read else "-"
 
 
-NAME: Column[Items[EntryName]] = _text("NAME", entry_label, None)
+NAME: output.Column[Items[EntryName]] = _text("NAME", output.entry_label, None)
 COUNTS = (_sum("RUNS", "runs"), _sum("ALERTS", "said"), _sum("FAILED", "failed"))
 TOKENS = (
-    _sum("TOKENS IN", "tokens.input", abbreviate_count),
-    Column("CACHED", _show_cached, is_number=True),
-    _sum("OUT", "tokens.output", abbreviate_count),
+    _sum("TOKENS IN", "tokens.input", output.abbreviate_count),
+    output.Column("CACHED", _show_cached, is_number=True),
+    _sum("OUT", "tokens.output", output.abbreviate_count),
 )
-COST = Column("SPENT", _show_cost, is_number=True)
-MODEL: Column[Sequence[ModelTotals | AgentModelTotals]] = _text("MODEL", lambda row: row.model or "(not known)")
-ENTRY_COLUMNS: list[Column[Sequence[EntryTotals]]] = [
+COST = output.Column("SPENT", _show_cost, is_number=True)
+MODEL: output.Column[Sequence[ModelTotals | AgentModelTotals]] = _text("MODEL", lambda row: row.model or "(not known)")
+ENTRY_COLUMNS: list[output.Column[Sequence[EntryTotals]]] = [
     NAME,
     *COUNTS,
     _sum("SKIPPED", "skipped"),
     _sum("MISSED", "missed"),
     COST,
 ]
-MODEL_COLUMNS: list[Column[Sequence[ModelTotals]]] = [MODEL, *COUNTS, *TOKENS, COST]
-AGENT_MODEL_COLUMNS: list[Column[Sequence[AgentModelTotals]]] = [NAME, MODEL, _sum("CALLS", "calls"), *TOKENS, COST]
-CAUSE_COLUMNS: list[Column[Sequence[CauseTotals]]] = [
+MODEL_COLUMNS: list[output.Column[Sequence[ModelTotals]]] = [MODEL, *COUNTS, *TOKENS, COST]
+AGENT_MODEL_COLUMNS: list[output.Column[Sequence[AgentModelTotals]]] = [NAME, MODEL, _sum("CALLS", "calls"), *TOKENS, COST]
+CAUSE_COLUMNS: list[output.Column[Sequence[CauseTotals]]] = [
     _text("STARTED BY", lambda row: _cause_label(row), None),
     COUNTS[0],
     COST,
     _text("RUNS OF", lambda row: _name_entries(row.entries, "runs", MAX_NAMED)),
 ]
-PROMPT_COLUMNS: list[Column[Sequence[PromptPartTotals]]] = [
+PROMPT_COLUMNS: list[output.Column[Sequence[PromptPartTotals]]] = [
     _text("PROMPT", lambda row: row.part, None),
     _text("RUNS", lambda row: f"{row.runs:,}", is_number=True),
-    _sum("TOKENS", "tokens", abbreviate_count),
-    Column("SHARE", lambda rows: _format_share(sum(each.share for each in rows), 1), is_number=True),
-    _text("PER RUN", lambda row: abbreviate_count(round(row.tokens / row.runs)), is_number=True),
-    _text("MOST IN", lambda row: entry_label(row.entries[0])),
+    _sum("TOKENS", "tokens", output.abbreviate_count),
+    output.Column("SHARE", lambda rows: _format_share(sum(each.share for each in rows), 1), is_number=True),
+    _text("PER RUN", lambda row: output.abbreviate_count(round(row.tokens / row.runs)), is_number=True),
+    _text("MOST IN", lambda row: output.entry_label(row.entries[0])),
 ]
-PROBLEM_COLUMNS: list[Column[Sequence[ProblemTotals]]] = [
-    _text("PROBLEMS", entry_label, None),
+PROBLEM_COLUMNS: list[output.Column[Sequence[ProblemTotals]]] = [
+    _text("PROBLEMS", output.entry_label, None),
     *(_sum(word.upper(), word) for word in ("opened", "resolved", "reminders", "duplicates")),  # duplicates: answers without news
 ]
-DELIVERY_COLUMNS: list[Column[Sequence[ChannelTotals]]] = [
+DELIVERY_COLUMNS: list[output.Column[Sequence[ChannelTotals]]] = [
     _text("CHANNEL", lambda row: row.channel),
     *(_sum(word.upper(), word) for word in ("delivered", "pending", "held", "dead", "dropped", "uncertain")),
 ]
-DOWNTIME_COLUMNS: list[Column[Sequence[Downtime]]] = [
-    _text("DOWN FROM", lambda row: format_time(row.since)),
-    _text("UNTIL", lambda row: format_time(row.until)),
+DOWNTIME_COLUMNS: list[output.Column[Sequence[Downtime]]] = [
+    _text("DOWN FROM", lambda row: output.format_time(row.since)),
+    _text("UNTIL", lambda row: output.format_time(row.until)),
     _text("FOR", lambda row: abbreviate_duration(_length(row))),
     _text("WHY", lambda row: ending_text(row.clean)),
 ]
@@ -299,7 +284,7 @@ def _entries_table(report: Report) -> str:
     """
     entries, columns = report.entries, ENTRY_COLUMNS
     if report.previous.comparable and any(each.previous_cost_usd is not None for each in entries):
-        change: Column[Sequence[EntryTotals]] = _text(
+        change: output.Column[Sequence[EntryTotals]] = _text(
             "CHANGE", lambda row: _format_change(row.cost_usd, row.previous_cost_usd), "-", is_number=True
         )
         columns = [*columns, change]
@@ -317,7 +302,7 @@ def _reasons_table(report: Report) -> str:
     rows = [
         row for title, unit, counts in parts if counts for row in (("", "", ""), (title, unit, "ENTRIES"), *map(_count, counts))
     ]
-    return format_table(rows[1], rows[2:], numbers=[1]) if rows else ""
+    return output.format_table(rows[1], rows[2:], numbers=[1]) if rows else ""
 
 
 def _count(row: WordCount) -> tuple[str, str, str]:
@@ -327,8 +312,8 @@ def _count(row: WordCount) -> tuple[str, str, str]:
 def _name_entries(entries: Sequence[CountOfEntry | RunsOfCause], key: str, most: int | None = None) -> str:
     """The entries, each with a number if there are several."""
     if len(entries) == 1:
-        return entry_label(entries[0])
-    return list_names([f"{entry_label(each)} {getattr(each, key)}" for each in entries], most)
+        return output.entry_label(entries[0])
+    return list_names([f"{output.entry_label(each)} {getattr(each, key)}" for each in entries], most)
 
 
 def _cause_label(cause: CauseTotals) -> str:
@@ -347,7 +332,7 @@ def _longest_downtimes(report: Report) -> list[Downtime]:
 
 
 def _length(period: Downtime | PreviousPeriod | Report) -> timedelta:
-    return elapsed_time(period.since, period.until or period.since)
+    return output.elapsed_time(period.since, period.until or period.since)
 
 
 def _format_change(cost: float | None, before: float | None) -> str:

@@ -11,24 +11,11 @@ from zoneinfo import ZoneInfo
 import click
 
 from heartbeat.words import list_names, squeeze
-from heartbeatd.answers import ClockChange, PlanForecast, PlannedDay, PlannedEntry
+from heartbeatd.answers import ClockChange, PlanForecast, PlannedEntry
 from heartbeatd.questions import GetPlan
 from scheduler.cli import daemon_files, options, output
 from scheduler.cli.daemon_files import Source, load_declared_plan
 from scheduler.cli.operation_options import Make
-from scheduler.cli.output import (
-    LINE_WIDTH,
-    Column,
-    entry_label,
-    format_clock,
-    format_list,
-    format_table,
-    paint,
-    print_answer,
-    round_up_usd,
-    utc_now,
-    wrap_text,
-)
 from scheduler.cli.progress import show_progress
 from scheduler.config.settings import load
 from scheduler.config.settings.file_checks import prompt_warnings
@@ -58,7 +45,7 @@ def print_plan(make: Make[GetPlan], name: str | None, worst: bool, other: Path |
         from scheduler.cli import config_preview
 
         preview = config_preview.preview_files(source, other, name, asked.for_)
-        print_answer(preview.data, source.form, preview.lines)
+        output.print_answer(preview.data, source.form, preview.lines)
         if source.form == "text":
             config_preview.print_schedules(preview, asked.for_)
         return
@@ -77,7 +64,7 @@ def print_plan(make: Make[GetPlan], name: str | None, worst: bool, other: Path |
         planned = forecast.forecast_runs(seen, begin, until, each=asked.all or name is not None)
     running = daemon_files.find_running_daemon(files) is not None
     data = {"running": running} | planned.as_data()
-    print_answer(data, source.form, _plan_lines(planned, running=running))
+    output.print_answer(data, source.form, _plan_lines(planned, running=running))
 
 
 def _plan_lines(data: PlanForecast, *, running: bool) -> Iterator[str]:
@@ -87,10 +74,8 @@ def _plan_lines(data: PlanForecast, *, running: bool) -> Iterator[str]:
         yield ""
         yield _daily_counts_table(data)
     else:
-        yield from wrap_text(
-            f"nothing fires from {output.format_time(data.from_)} to {output.format_time(data.until)} {output.zone_name()}",
-            2,
-        )
+        span = f"from {output.format_time(data.from_)} to {output.format_time(data.until)} {output.zone_name()}"
+        yield from output.wrap_text(f"nothing fires {span}", 2)
     yield from _note_lines(data, running=running)
 
 
@@ -98,25 +83,13 @@ def _entry_rows(entry: PlannedEntry, changes: list[ClockChange]) -> Iterator[Tim
     zone = ZoneInfo(entry.zone)
     changing = {change.at.astimezone(zone).date() for change in changes if change.zone == entry.zone}
     for day in entry.days:
-        ambiguous = day.day in changing
-        for first, last, count in _group_firings(day):
-            local = (
-                format_clock(first, zone, with_zone=ambiguous)
-                if count == 1
-                else f"{first.astimezone(zone):%H:%M}-{last.astimezone(zone):%H:%M}"
-            )
-            utc = f"{first:%m-%d %H:%M}"
-            yield (
-                first,
-                [_format_day(day.day), local, utc, str(count), entry_label(entry), entry.zone],
-            )
-
-
-def _group_firings(day: PlannedDay) -> list[tuple[datetime, datetime, int]]:
-    """The lines of a day: the first time, the last time, and how many times there are."""
-    if day.firings is None:
-        return [(day.first, day.last, day.count)]
-    return [(instant, instant, 1) for instant in day.firings]
+        runs = [(day.first, day.last, day.count)] if day.firings is None else [(instant, instant, 1) for instant in day.firings]
+        for first, last, count in runs:
+            local = f"{first.astimezone(zone):%H:%M}-{last.astimezone(zone):%H:%M}"
+            if count == 1:
+                local = output.format_clock(first, zone, with_zone=day.day in changing)
+            cells = [_format_day(day.day), local, f"{first:%m-%d %H:%M}", str(count), output.entry_label(entry), entry.zone]
+            yield first, cells
 
 
 def _table_with_clock_changes(rows: list[TimedRow], changes: list[ClockChange]) -> Iterator[str]:
@@ -125,10 +98,12 @@ def _table_with_clock_changes(rows: list[TimedRow], changes: list[ClockChange]) 
     shown = [["" if before == day else day, *cells[1:]] for before, day, (_, cells) in zip(["", *days], days, rows, strict=False)]
     zones = {cells[-1] for _, cells in rows}
     head, *lines = (
-        format_table(COLUMNS, shown) if len(zones) > 1 else format_table(COLUMNS[:-1], [cells[:-1] for cells in shown])
+        output.format_table(COLUMNS, shown)
+        if len(zones) > 1
+        else output.format_table(COLUMNS[:-1], [cells[:-1] for cells in shown])
     ).splitlines()
     texts = [f"--- clock of {change.zone}: {change.before} is {change.after} ---" for change in changes]
-    marks = [(change.at, paint(text, Level.LOST)) for change, text in zip(changes, texts, strict=True)]
+    marks = [(change.at, output.paint(text, Level.LOST)) for change, text in zip(changes, texts, strict=True)]
     yield head
     # The line of a clock change comes before runs at the same time, which are in the new clock's time.
     for _, line in sorted([*marks, *zip((at for at, _ in rows), lines, strict=True)], key=lambda marked: marked[0]):
@@ -148,31 +123,34 @@ def _daily_counts_table(data: PlanForecast) -> str:
         return [name, *(str(counts.get(day, 0)) for day in shown), *rest, str(sum(counts.values()))]
 
     fires = [entry for entry in data.entries if entry.total]
-    rows = [row(entry_label(each), {day.day: day.count for day in each.days}) for each in fires]
+    rows = [row(output.entry_label(each), {day.day: day.count for day in each.days}) for each in fires]
     for key, word in (("beats", "all agents"), ("runs", "all jobs")):
         counts = {day.day: getattr(day, key) for day in data.days}
         rows += [row(word, counts)] if any(counts.values()) else []
-    return format_table(("PER DAY", *map(_format_day, shown), *later, "TOTAL"), rows)
+    return output.format_table(("PER DAY", *map(_format_day, shown), *later, "TOTAL"), rows)
 
 
 def _note_lines(data: PlanForecast, *, running: bool) -> Iterator[str]:
     entries = data.entries
     for reminder in (each for entry in entries for each in entry.reminders):
-        says = f"{entry_label(reminder)}: reminder at {output.format_time(reminder.at)} (wake {reminder.wake}): {reminder.text}"
-        yield from wrap_text(squeeze(says, MAX_REMINDER), 2)
+        when = f"reminder at {output.format_time(reminder.at)} (wake {reminder.wake})"
+        says = f"{output.entry_label(reminder)}: {when}: {reminder.text}"
+        yield from output.wrap_text(squeeze(says, MAX_REMINDER), 2)
     for entry in entries:
         if entry.wakes:
             cause = "by wakes of" if entry.kind == "heartbeat" else "after"
-            words = f"{entry_label(entry)}: up to {entry.wakes.at_most:,} more runs {cause}"
+            words = f"{output.entry_label(entry)}: up to {entry.wakes.at_most:,} more runs {cause}"
             yield from _format_names(words, [Kind.CRON.label_of(name) for name in entry.wakes.by], then=" ")
     if not data.wakes_known and any(entry.kind == "heartbeat" for entry in entries):
         yield "the number of runs started by wakes is unknown: only the config contains the agents that jobs wake"
     for source, words in SOURCE_NOTES.items():
-        yield from _format_names(words, [entry_label(entry) for entry in entries if entry.total and entry.source == source])
+        yield from _format_names(
+            words, [output.entry_label(entry) for entry in entries if entry.total and entry.source == source]
+        )
     for state, words in forecast.STATES_WITHOUT_RUNS.items():
-        found = [entry_label(entry) for entry in entries if not (entry.total or entry.wakes) and entry.state == state]
-        yield from (paint(line, Level.PLANNED) for line in _format_names(words, found))
-    state = paint("running", Level.GOOD) if running else paint("down", Level.BAD)
+        found = [output.entry_label(entry) for entry in entries if not (entry.total or entry.wakes) and entry.state == state]
+        yield from (output.paint(line, Level.PLANNED) for line in _format_names(words, found))
+    state = output.paint("running", Level.GOOD) if running else output.paint("down", Level.BAD)
     yield f"daemon: {state}{'' if running else '; nothing runs until it is started'}"
 
 
@@ -185,9 +163,9 @@ SOURCE_NOTES = {
 
 def _format_names(words: str, found: list[str], then: str = ": ") -> Iterator[str]:
     """The names of some entries after a label: as many as fit into a line, and at least one."""
-    fits = len(f"{words}{then}{', '.join(found)}") <= LINE_WIDTH
+    fits = len(f"{words}{then}{', '.join(found)}") <= output.LINE_WIDTH
     names = list_names(found, width=None if fits else NAMES_WIDTH - len(words))
-    yield from wrap_text(f"{words}{then}{names}", 2) if found else ()
+    yield from output.wrap_text(f"{words}{then}{names}", 2) if found else ()
 
 
 def _format_day(day: date) -> str:
@@ -198,23 +176,23 @@ def _print_worst_day(source: Source) -> None:
     """Print the maximum cost of a day with the config. Raises ConfigError."""
     with show_progress("computing the maximum cost"):
         settings = load.load_config(source.config, os.environ, resolve_secrets=False).settings
-        found = compute_daily_maximum(settings, utc_now())
+        found = compute_daily_maximum(settings, output.utc_now())
     for warning in prompt_warnings(settings):
         click.echo(warning, err=True)
-    print_answer(found.as_data(), source.form, _worst_day_lines(found))
+    output.print_answer(found.as_data(), source.form, _worst_day_lines(found))
 
 
-WORST_COLUMNS: list[Column[EntryMaximum]] = [
-    Column("NAME", entry_label),
-    Column("RUNS", lambda each: str(each.runs)),
-    Column("TRIES", lambda each: str(each.tries)),
-    Column("USD EACH", lambda each: "not known" if each.usd_per_try is None else round_up_usd(each.usd_per_try)),
-    Column(
+WORST_COLUMNS: list[output.Column[EntryMaximum]] = [
+    output.Column("NAME", output.entry_label),
+    output.Column("RUNS", lambda each: str(each.runs)),
+    output.Column("TRIES", lambda each: str(each.tries)),
+    output.Column("USD EACH", lambda each: "not known" if each.usd_per_try is None else output.round_up_usd(each.usd_per_try)),
+    output.Column(
         "USD A DAY",
-        lambda each: NO_LIMIT if each.usd_per_day is None else round_up_usd(each.usd_per_day),
+        lambda each: NO_LIMIT if each.usd_per_day is None else output.round_up_usd(each.usd_per_day),
         level=lambda each: Level.LOST if each.usd_per_day is None else None,
     ),
-    Column("BY", lambda each: each.by),
+    output.Column("BY", lambda each: each.by),
 ]
 
 
@@ -222,12 +200,12 @@ def _worst_day_lines(found: DailyMaximum) -> Iterator[str]:
     if not found.entries:
         yield "no entry calls an agent"
         return
-    yield format_list(found.entries, WORST_COLUMNS)
+    yield output.format_list(found.entries, WORST_COLUMNS)
     yield "RUNS: planned ones, a late one, and as many by wakes as limits.wake_flood allows"
-    total = NO_LIMIT if found.usd_per_day is None else f"at most {round_up_usd(found.usd_per_day)} USD a day"
+    total = NO_LIMIT if found.usd_per_day is None else f"at most {output.round_up_usd(found.usd_per_day)} USD a day"
     of_days = None if found.usd_per_day is None else found.usd_per_day * DAYS_OF_MONTH
     if found.usd_per_month is not None and (of_days is None or round(of_days - found.usd_per_month, 6) > 0):  # a limit of its own
-        total += f", {round_up_usd(found.usd_per_month)} USD a month"
+        total += f", {output.round_up_usd(found.usd_per_month)} USD a month"
     yield f"all: {total}" + (" by limits.budget" if found.by == "limits.budget" else "")
     if any(ceiling.by == "runs" and ceiling.usd_per_day for ceiling in found.entries):
         yield "by runs: if nobody changes the clock, restarts the daemon or runs jobs by hand"

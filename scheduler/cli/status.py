@@ -23,28 +23,8 @@ from heartbeatd.answers import (
     Status,
     UsedLimit,
 )
-from scheduler.cli import daemon_files, progress
+from scheduler.cli import daemon_files, output, progress
 from scheduler.cli.daemon_files import DaemonFiles, DaemonProcess, Source
-from scheduler.cli.output import (
-    Column,
-    Fact,
-    describe_cost,
-    describe_process,
-    display_zone,
-    elapsed_time,
-    entry_label,
-    format_list,
-    format_period,
-    format_short_time,
-    format_since,
-    format_time,
-    format_why,
-    host_zone,
-    paint_label,
-    utc_now,
-    wrap_text,
-    zone_name,
-)
 from scheduler.insight.health import read_verdict
 from scheduler.insight.reason_texts import SLEPT, breaker_text, ending_text
 from scheduler.insight.schedule_texts import TimeFormat
@@ -78,12 +58,12 @@ def print_status(watch: float | None, source: Source) -> None:
 
 
 def _status_lines(source: Source) -> Iterator[str]:
-    files, now = source.files, utc_now()
-    times = TimeFormat.of_today(display_zone() or host_zone(), now)
+    files, now = source.files, output.utc_now()
+    times = TimeFormat.of_today(output.display_zone() or output.host_zone(), now)
     up = daemon_files.find_running_daemon(files)
     reserved = 0 if files.server else disk_reserve.reserved_bytes(files.database)
     with source.open() as db:
-        data = read_status(db, now, display_zone() or host_zone(), reserved)
+        data = read_status(db, now, output.display_zone() or output.host_zone(), reserved)
         runs_elsewhere = boots.is_leader_running(db)
         leader = boots.find_leader(db)
         problems = daemon_files.read_state(db, files, now).problems(times)
@@ -97,9 +77,13 @@ def _status_lines(source: Source) -> Iterator[str]:
         return
     for fact in (
         _daemon_line(data.daemon, up, files, standby, now, elsewhere=runs_elsewhere),
-        *([Fact(f"now: {data.verdict.says}", level_of(data.verdict.level))] if data.entries else []),
-        *([f"leader: {leader.describe(format_time)}"] if leader else []),
-        *(Fact(f"problem: {says}", Level.BAD) for what, says in problems if what in (STARTS if standby else STARTS_AND_FREEZES)),
+        *([output.Fact(f"now: {data.verdict.says}", level_of(data.verdict.level))] if data.entries else []),
+        *([f"leader: {leader.describe(output.format_time)}"] if leader else []),
+        *(
+            output.Fact(f"problem: {says}", Level.BAD)
+            for what, says in problems
+            if what in (STARTS if standby else STARTS_AND_FREEZES)
+        ),
         *_open_problem_lines(data.problems, now),
         *_daemon_detail_lines(data, up, now, files),
         *(_fact_lines(data) if files.may_exist else ()),
@@ -109,19 +93,19 @@ def _status_lines(source: Source) -> Iterator[str]:
         yield from text.split("\n")
 
 
-def _wrap_fact(fact: str | Fact) -> list[str]:
-    if isinstance(fact, Fact):
-        return paint_label(wrap_text(fact.text, 2), fact.label, fact.level)
-    return wrap_text(fact, 2 + len(fact) - len(fact.lstrip()))
+def _wrap_fact(fact: str | output.Fact) -> list[str]:
+    if isinstance(fact, output.Fact):
+        return output.paint_label(output.wrap_text(fact.text, 2), fact.label, fact.level)
+    return output.wrap_text(fact, 2 + len(fact) - len(fact.lstrip()))
 
 
-def _open_problem_lines(found: list[Problem], now: datetime) -> Iterator[str | Fact]:
+def _open_problem_lines(found: list[Problem], now: datetime) -> Iterator[str | output.Fact]:
     """The open problems, the most severe first: what is wrong, since when, and what was sent about it."""
     for each in found[:MAX_PROBLEMS]:
         first, *more = (each.text or "").strip().splitlines() or [""]
-        course = each.course(lambda at: format_short_time(at, now))
+        course = each.course(lambda at: output.format_short_time(at, now))
         what = f"{each.severity}: {each.subject} {each.key}: {first} ({course})   {each.number}"
-        yield Fact(what, level_of(each.severity))
+        yield output.Fact(what, level_of(each.severity))
         yield from (f"  {line}" for line in more if each.kind is None)
     if left_out := found[MAX_PROBLEMS:]:
         yield f"  and {format_count(len(left_out), 'more problem')}: `heartbeatd problems`"
@@ -134,7 +118,7 @@ def _reload_lines(reload: ReloadStatus) -> Iterator[str]:
     last = reload.last
     if last:
         lines = last.lines or ([] if last.problems else ["nothing changed"])
-        yield f"{last.says}, {format_time(last.at)}"
+        yield f"{last.says}, {output.format_time(last.at)}"
         yield from (f"  {line}" for line in lines[:MAX_CHANGES])
         if len(lines) > MAX_CHANGES:
             yield f"  and {len(lines) - MAX_CHANGES} more changes"
@@ -149,40 +133,44 @@ def _status_data(data: Status, up: DaemonProcess | None, standby: str | None, le
 
 def _daemon_line(
     boot: DaemonBoot | None, up: DaemonProcess | None, files: DaemonFiles, standby: str | None, now: datetime, *, elsewhere: bool
-) -> Fact:
+) -> output.Fact:
     """Whether the daemon is up, here or `elsewhere`, and since when."""
     if up is not None:
         if boot and not standby and boot.pid == up.pid and boot.ended_at is None:  # otherwise the boot is another one
             up = replace(up, started_at=boot.started_at)  # this time agrees with the end of the printed downtime
-        return Fact(f"daemon: {describe_process(up, standby, now)}", Level.GOOD)
+        return output.Fact(f"daemon: {output.describe_process(up, standby, now)}", Level.GOOD)
     if boot is None:
-        return Fact(f"daemon: has never run on {files.shown}; `heartbeatd run` starts it", None)
+        return output.Fact(f"daemon: has never run on {files.shown}; `heartbeatd run` starts it", None)
     if elsewhere:
-        last = abbreviate_duration(elapsed_time(boot.last_tick_at or boot.started_at, now))
-        return Fact(f"daemon: running on another machine, last tick {last} ago", Level.GOOD)
+        last = abbreviate_duration(output.elapsed_time(boot.last_tick_at or boot.started_at, now))
+        return output.Fact(f"daemon: running on another machine, last tick {last} ago", Level.GOOD)
     ended = boot.ended_at or boot.last_tick_at or boot.started_at
     is_clean = boot.ended_at is not None
-    return Fact(f"daemon: down {format_since(ended, now)}, {ending_text(is_clean)}", Level.LOST if is_clean else Level.BAD)
+    return output.Fact(
+        f"daemon: down {output.format_since(ended, now)}, {ending_text(is_clean)}", Level.LOST if is_clean else Level.BAD
+    )
 
 
-def _daemon_detail_lines(data: Status, up: DaemonProcess | None, now: datetime, files: DaemonFiles) -> Iterator[str | Fact]:
+def _daemon_detail_lines(
+    data: Status, up: DaemonProcess | None, now: datetime, files: DaemonFiles
+) -> Iterator[str | output.Fact]:
     """The disk, the last reload, overrides, failing pings, open circuit breakers, and the latest times without a daemon."""
     is_local = up is not None and files.server is None
     if is_local and (shortage := disk_reserve.shortage_message(disk_reserve.reserve_path(files.database))):
-        yield Fact(f"disk: {shortage}", Level.BAD)
+        yield output.Fact(f"disk: {shortage}", Level.BAD)
     yield from _reload_lines(data.reload)
     for each in data.overrides[:MAX_OVERRIDES]:
         yield f"override: {each.says}"
     if more := data.overrides[MAX_OVERRIDES:]:
         yield f"  and {format_count(len(more), 'more override')}"
     if data.deadman_problem:
-        yield Fact(f"deadman: pings do not arrive: {data.deadman_problem}", Level.BAD)
+        yield output.Fact(f"deadman: pings do not arrive: {data.deadman_problem}", Level.BAD)
     for breaker in data.breakers:
-        yield Fact(f"circuit breaker open: {breaker_text(breaker, format_time)}", Level.BAD)
+        yield output.Fact(f"circuit breaker open: {breaker_text(breaker, output.format_time)}", Level.BAD)
     for down in data.downs[:MAX_DOWNTIMES]:
-        yield f"  was down {format_period(down.since, down.until or now)}, {ending_text(down.clean)}"
+        yield f"  was down {output.format_period(down.since, down.until or now)}, {ending_text(down.clean)}"
     for frozen in data.frozen[:MAX_DOWNTIMES]:
-        yield f"  {FROZEN_TEXTS[frozen.cause]} {format_period(frozen.since, frozen.until)}"
+        yield f"  {FROZEN_TEXTS[frozen.cause]} {output.format_period(frozen.since, frozen.until)}"
 
 
 FROZEN_TEXTS = {
@@ -200,53 +188,54 @@ def _refused_starts(files: DaemonFiles) -> list[dict[str, object]]:
     ]
 
 
-def _fact_lines(data: Status) -> Iterator[str | Fact]:
+def _fact_lines(data: Status) -> Iterator[str | output.Fact]:
     """The queue, messages, budgets, pauses, mutes, wakes and busy agents."""
     if queue := data.queue:
         yield f"queue: {queue.due} due, {queue.running} running, {queue.retrying} waiting for another try"
     for box in data.outbox:
-        since = f" since {format_time(box.oldest_at)}" if box.oldest_at else ""
+        since = f" since {output.format_time(box.oldest_at)}" if box.oldest_at else ""
         line = f"outbox: {box.channel}: {box.pending} pending{since}, {box.dead} dead"
-        yield Fact(line, Level.BAD if box.dead else Level.LOST)
+        yield output.Fact(line, Level.BAD if box.dead else Level.LOST)
     for later in data.held:
-        yield f"waiting: {later.channel}: {format_count(later.count, 'message')}, the next until {format_time(later.next_at)}"
+        until = f"the next until {output.format_time(later.next_at)}"
+        yield f"waiting: {later.channel}: {format_count(later.count, 'message')}, {until}"
     if data.spend:
         yield from _spend_lines(data.spend)
     yield from _budget_lines(data.budgets)
     for entry in data.entries:
         if undelivered := entry.undelivered:
-            says = f"{entry_label(entry)} {undelivered.says}, since {format_time(undelivered.since)}"
-            yield Fact(f"undelivered: {says}", Level.BAD)
+            says = f"{output.entry_label(entry)} {undelivered.says}, since {output.format_time(undelivered.since)}"
+            yield output.Fact(f"undelivered: {says}", Level.BAD)
     for entry in data.entries:
         if entry.state == "paused":
-            yield f"paused: {entry_label(entry)} {entry.says.removeprefix('paused ')}"
+            yield f"paused: {output.entry_label(entry)} {entry.says.removeprefix('paused ')}"
     for entry in data.entries:
         if muted := entry.muted:
             held = f"messages of {format_count(muted.held, 'run')} suppressed" if muted.held else "nothing suppressed yet"
-            yield Fact(f"muted: {entry_label(entry)} {muted.says.removeprefix('muted ')}, {held}", Level.LOST)
+            yield output.Fact(f"muted: {output.entry_label(entry)} {muted.says.removeprefix('muted ')}, {held}", Level.LOST)
     for entry in data.entries:
         for hold in entry.busy:
-            yield f"busy: {hold.id} holds {entry_label(entry)} until {format_time(hold.until)}"
-    yield from (f"wakes: {entry_label(each)}: {each.says}" for each in data.wakes)
+            yield f"busy: {hold.id} holds {output.entry_label(entry)} until {output.format_time(hold.until)}"
+    yield from (f"wakes: {output.entry_label(each)}: {each.says}" for each in data.wakes)
     for asked in data.questions:
-        says = f"question: {asked.id} of {entry_label(asked)}, run {asked.run}, until {format_time(asked.until)}"
-        yield Fact(f"{says}: {squeeze(asked.text, MAX_REMINDER)} ({', '.join(asked.options)})", Level.LOST)
+        says = f"question: {asked.id} of {output.entry_label(asked)}, run {asked.run}, until {output.format_time(asked.until)}"
+        yield output.Fact(f"{says}: {squeeze(asked.text, MAX_REMINDER)} ({', '.join(asked.options)})", Level.LOST)
     for reminder in data.reminders:
-        says = f"{entry_label(reminder)} at {format_time(reminder.at)} (wake {reminder.wake}, by {reminder.by})"
+        says = f"{output.entry_label(reminder)} at {output.format_time(reminder.at)} (wake {reminder.wake}, by {reminder.by})"
         yield f"reminder: {says}: {squeeze(reminder.text, MAX_REMINDER)}"
 
 
 def _entry_lines(data: Status, now: datetime) -> Iterator[str]:
     if data.entries:
         yield ""
-        yield format_list(data.entries, _entry_columns(now))
-    yield f"times in {zone_name()}"
+        yield output.format_list(data.entries, _entry_columns(now))
+    yield f"times in {output.zone_name()}"
 
 
 def _spend_lines(spent: SpendToday) -> Iterator[str]:
     """The cost of all runs of today; nothing as long as nothing is known about it."""
-    runs = f"today for {format_count(spent.runs, 'run')} since {format_time(spent.since)[:16]}"
-    if cost := describe_cost(spent.cost_usd, runs, spent.runs_without_price, spent.untold_usd):
+    runs = f"today for {format_count(spent.runs, 'run')} since {output.format_time(spent.since)[:16]}"
+    if cost := output.describe_cost(spent.cost_usd, runs, spent.runs_without_price, spent.untold_usd):
         yield f"spent: {cost}"
 
 
@@ -270,9 +259,9 @@ def _period_usage(budget: BudgetStatus) -> Iterator[str]:
         texts[usd] += describe_unknown(budget.untold_usd or 0)
     month = texts.pop(MONTH_LIMIT, None)
     if texts:
-        yield f"{', '.join(texts.values())} today, resets {format_time(budget.ends_at)[:16]}"
+        yield f"{', '.join(texts.values())} today, resets {output.format_time(budget.ends_at)[:16]}"
     if month is not None:
-        yield f"{month} this month, resets {format_time(budget.month_ends_at)[:16]}"
+        yield f"{month} this month, resets {output.format_time(budget.month_ends_at)[:16]}"
 
 
 def _format_usage(limit: UsedLimit, noun: str) -> str:
@@ -293,11 +282,11 @@ def _format_shares(budget: BudgetStatus) -> str:
     part, _, _ = next(key for key in BUDGET_NOUNS if key in budget.limits).partition("_")
     read, show = attrgetter(part), format_usd if part == "usd" else "{:,}".format
     largest = sorted(filter(read, budget.shares), key=lambda each: -read(each))[:MAX_SHARES]
-    named = ", ".join(f"{entry_label(each)} {show(read(each))}" for each in largest)
+    named = ", ".join(f"{output.entry_label(each)} {show(read(each))}" for each in largest)
     return f"; most used by {named}" if named else ""
 
 
-def _entry_columns(now: datetime) -> list[Column[EntryStatus]]:
+def _entry_columns(now: datetime) -> list[output.Column[EntryStatus]]:
     def ended(entry: EntryStatus) -> Level | None:
         return level_of_run(entry.last_run.result, entry.last_run.why) if entry.last_run else None
 
@@ -307,18 +296,24 @@ def _entry_columns(now: datetime) -> list[Column[EntryStatus]]:
             return "-"
         if last.state == "running" and last.worker:
             return f"on {last.worker}"
-        return format_why(last.why, last.delivery)
+        return output.format_why(last.why, last.delivery)
 
     def undelivered(entry: EntryStatus) -> Level | None:
         return (level_of(entry.last_run.delivery) if entry.last_run else None) or ended(entry)
 
     return [
-        Column("NAME", entry_label),
-        Column(
+        output.Column("NAME", output.entry_label),
+        output.Column(
             "STATE", lambda entry: entry.state, level=lambda entry: None if entry.state == "active" else level_of(entry.state)
         ),
-        Column("NEXT", lambda entry: format_short_time(entry.next_due or entry.paused_until, now)),
-        Column("LAST", lambda entry: entry.last_run.result or entry.last_run.state if entry.last_run else "-", level=ended),
-        Column("WHY", why, level=lambda entry: (level_of(entry.last_run.delivery) if entry.last_run else None) or ended(entry)),
-        Column("ENDED", lambda entry: format_short_time(entry.last_run.finished_at if entry.last_run else None, now)),
+        output.Column("NEXT", lambda entry: output.format_short_time(entry.next_due or entry.paused_until, now)),
+        output.Column(
+            "LAST", lambda entry: entry.last_run.result or entry.last_run.state if entry.last_run else "-", level=ended
+        ),
+        output.Column(
+            "WHY", why, level=lambda entry: (level_of(entry.last_run.delivery) if entry.last_run else None) or ended(entry)
+        ),
+        output.Column(
+            "ENDED", lambda entry: output.format_short_time(entry.last_run.finished_at if entry.last_run else None, now)
+        ),
     ]
