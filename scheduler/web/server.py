@@ -15,6 +15,7 @@ import stat
 import threading
 from collections.abc import Callable
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from socket import SOCK_STREAM, create_server, getaddrinfo, socket
 from typing import Any
@@ -111,8 +112,11 @@ class HttpServer:
             self._listening = None
 
 
-class ServerThread:
-    """The thread that runs uvicorn in an event loop, from its creation until `stop`."""
+class ServerThread(uvicorn.Server):
+    """Runs uvicorn in an event loop in a thread of its own, from its creation until `stop`.
+
+    It waits for an event until it stops. uvicorn's own server wakes up ten times a second to check whether it should stop.
+    """
 
     def __init__(
         self,
@@ -123,32 +127,43 @@ class ServerThread:
         report_scarcity: Callable[[str], None] | None,
         max_connections: int = MIN_CONNECTIONS,
     ) -> None:
+        config = TimeoutConfig(
+            app,
+            timeouts,
+            max_connections=max_connections,
+            http=TimeoutProtocol,
+            ws="none",
+            lifespan="off",
+            interface="asgi3",
+            loop="asyncio",
+            log_config=None,
+            log_level="error",
+            backlog=ACCEPT_BACKLOG,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            date_header=False,
+            limit_concurrency=max_connections + 1,
+            timeout_keep_alive=KEEP_ALIVE_SECONDS,
+            timeout_graceful_shutdown=SHUTDOWN_SECONDS,
+            h11_max_incomplete_event_size=MAX_HEADER_BYTES,
+        )
+        super().__init__(config)
         self.url = url
-        self._listener = listener
+        self._report_scarcity = report_scarcity
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._ready = threading.Event()
-        self._uvicorn = _EventStoppedServer(_uvicorn_config(app, timeouts, max_connections), self._ready, report_scarcity)
-        self._thread = threading.Thread(target=self._run_loop, name="heartbeatd-web", daemon=True)
+        self._over = asyncio.Event()
+        run = partial(asyncio.run, self.serve(sockets=[listener]))
+        self._thread = threading.Thread(target=run, name="heartbeatd-web", daemon=True)
         self._thread.start()
         self._ready.wait()
 
     def stop(self) -> None:
         """Stop listening. Answers in progress get SHUTDOWN_SECONDS to finish."""
-        self._uvicorn.request_stop()
+        assert self._loop is not None
+        self._loop.call_soon_threadsafe(self._over.set)
         self._thread.join()
-
-    def _run_loop(self) -> None:
-        asyncio.run(self._uvicorn.serve(sockets=[self._listener]))
-
-
-class _EventStoppedServer(uvicorn.Server):
-    """Waits for an event until it stops. uvicorn's own server wakes up ten times a second to check whether it should stop."""
-
-    def __init__(self, config: uvicorn.Config, ready: threading.Event, report_scarcity: Callable[[str], None] | None) -> None:
-        super().__init__(config)
-        self._ready = ready
-        self._report_scarcity = report_scarcity
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._over = asyncio.Event()
 
     async def main_loop(self) -> None:  # not documented: if uvicorn calls it no more, no test of tests/web can start a server
         self._loop = asyncio.get_running_loop()
@@ -162,34 +177,6 @@ class _EventStoppedServer(uvicorn.Server):
             self._report_scarcity("no connection is accepted")
         else:
             loop.default_exception_handler(context)
-
-    def request_stop(self) -> None:
-        assert self._loop is not None
-        self._loop.call_soon_threadsafe(self._over.set)
-
-
-def _uvicorn_config(app: ASGIApp, timeouts: ClientTimeouts, max_connections: int) -> TimeoutConfig:
-    return TimeoutConfig(
-        app,
-        timeouts,
-        max_connections=max_connections,
-        http=TimeoutProtocol,
-        ws="none",
-        lifespan="off",
-        interface="asgi3",
-        loop="asyncio",
-        log_config=None,
-        log_level="error",
-        backlog=ACCEPT_BACKLOG,
-        access_log=False,
-        proxy_headers=False,
-        server_header=False,
-        date_header=False,
-        limit_concurrency=max_connections + 1,
-        timeout_keep_alive=KEEP_ALIVE_SECONDS,
-        timeout_graceful_shutdown=SHUTDOWN_SECONDS,
-        h11_max_incomplete_event_size=MAX_HEADER_BYTES,
-    )
 
 
 def bind_socket(host: str, port: int) -> socket:
