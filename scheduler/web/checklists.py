@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePath
 
 from heartbeat import checklist_file
@@ -17,7 +16,7 @@ from heartbeatd.questions import GetChecklist
 from heartbeatd.state_folder import config_folder
 from heartbeatd.verbs import NO_VERSION, SetChecklist
 from scheduler.config.file.diagnostics import ConfigError
-from scheduler.config.file.marked_yaml import dotted_path
+from scheduler.config.file.marked_yaml import dotted_path, texts_in
 from scheduler.config.settings.effective_values import list_effective_values
 from scheduler.model.config_changes import ConfigDiff, ConfigEvent, KeyChange, Undo
 from scheduler.model.outcome import Kind
@@ -95,7 +94,7 @@ def _find_other_use(request: ApiRequest, beat: Heartbeat) -> tuple[str, ...] | N
     folder = config_folder(settings.path)
     target = (beat.workspace / beat.checklist).resolve()
     _, root = read_config(request)
-    named = [(steps, text) for steps, text in _texts_in(root, ()) if steps[-1] not in ("checklist", "prompt")]
+    named = [(steps, text) for steps, text in texts_in(root) if steps[-1] not in ("checklist", "prompt")]
     named += [(("cron", name), word) for name, job in settings.jobs.items() for word in _texts_of_command(job.command)]
     for steps, text in named:
         for word in filter(None, (text, *_WORDS.split(text))):
@@ -118,18 +117,6 @@ def _folder_of(settings: Settings, steps: tuple[str, ...]) -> Path:
     if steps[0] == "cron" and steps[1] in settings.jobs:
         return settings.jobs[steps[1]].workdir
     return config_folder(settings.path)
-
-
-def _texts_in(node: object, steps: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Every text in the data of a config, with its path."""
-    if isinstance(node, Mapping):
-        for key, value in node.items():
-            yield from _texts_in(value, (*steps, str(key)))
-    elif isinstance(node, list):
-        for value in node:
-            yield from _texts_in(value, steps)
-    elif isinstance(node, str):
-        yield steps, node
 
 
 def _find_heartbeat(request: ApiRequest) -> Heartbeat:

@@ -6,7 +6,7 @@ It is built from the events of the C parser. The round-trip objects of the same 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -134,6 +134,22 @@ def value_at(node: object, steps: Steps) -> object:
         else:
             node = node.get(step) if isinstance(node, Mapping) else None
     return node
+
+
+def texts_in(node: object, steps: tuple[str, ...] = (), seen: set[int] | None = None) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Every text in the data, with the keys on the way to it. With `seen`, what aliases share is visited once."""
+    if isinstance(node, dict):
+        if seen is not None and id(node) in seen:
+            return
+        if seen is not None:
+            seen.add(id(node))
+        for key, value in node.items():
+            yield from texts_in(value, (*steps, str(key)), seen)
+    elif isinstance(node, list):
+        for value in node:
+            yield from texts_in(value, steps, seen)
+    elif isinstance(node, str):
+        yield steps, node
 
 
 def dotted_path(steps: Steps) -> str:

@@ -132,24 +132,11 @@ def _is_in_secret_map(path: tuple[str, ...]) -> bool:
     return len(path) >= 4 and path[-2] in keys_with_form(SECRETS_FORM)
 
 
-def _literal_secrets(node: object) -> list[str]:
+def _literal_secrets(root: MarkedMap) -> list[str]:
     """The secrets that are written in the file itself; none if there are too many to search for."""
-    found: set[str] = set()
-    _collect_literals(node, (), found, set())
+    texts = ((path, text) for path, text in marked_yaml.texts_in(root, seen=set()) if len(text) >= SHORTEST_SECRET)
+    found = {text for path, text in texts if not has_reference(text) and _is_secret_text(path, text)}
     return sorted(found) if len(found) <= MAX_QUOTED_SECRETS else []
-
-
-def _collect_literals(node: object, path: tuple[str, ...], found: set[str], seen: set[int]) -> None:
-    if isinstance(node, dict):
-        if id(node) not in seen:
-            seen.add(id(node))
-            for key, value in node.items():
-                _collect_literals(value, (*path, key), found, seen)
-    elif isinstance(node, list):
-        for value in node:
-            _collect_literals(value, path, found, seen)
-    elif isinstance(node, str) and len(node) >= SHORTEST_SECRET and not has_reference(node) and _is_secret_text(path, node):
-        found.add(node)
 
 
 class SecretMasker:
