@@ -8,16 +8,17 @@ import sys
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from typing import Literal
+from functools import partial
 
 import click
 
 from heartbeat.words import one_line
+from heartbeatd.answers import ReloadEvent
 from scheduler.cli import daemon_files, options
 from scheduler.cli.daemon_files import DaemonFiles, Source
 from scheduler.cli.output import format_elapsed, format_time, paint, utc_now, zone_name
-from scheduler.insight import reload_history
 from scheduler.insight.reason_texts import ending_text
+from scheduler.insight.reload_history import EVENT_TEXTS, EntryChange, changes_of_entry, config_changes_between
 from scheduler.model.entry import Key
 from scheduler.model.levels import Level, level_of, level_of_run
 from scheduler.model.problem import Subject
@@ -29,6 +30,10 @@ POLL_INTERVAL = 1.0  # seconds between two looks at the database
 OVERLAP = timedelta(minutes=5)  # a tick that writes its events late does not hide them
 MAX_NEW = 10_000  # events that one look shows
 DAEMON_LEVELS = {"started": Level.GOOD, "shut down": Level.LOST, "ended unexpectedly": Level.BAD}
+
+
+# An event that concerns no entry and no row.
+_event = partial(LoggedEvent, id=None, kind=None, name=None, planned_runs=1, began_at=None)
 
 
 def print_logs(name: str | None, follow: bool, lines: int, since: datetime | None, source: Source) -> None:
@@ -72,12 +77,14 @@ def _read_events(db: sqlite3.Connection, source: Source, key: Key | None, since:
     """
     found, now = overviews.list_activity(db, key, since, limit), utc_now()
     found += [event for event in _daemon_events(db, source.files) if event.at >= since]
+    changed: list[tuple[ReloadEvent | EntryChange, str]]
     if key is None:
-        changes = reload_history.config_changes_between(db, since, now)
-        found += [_event("config", each.at, each.result, each.by, "; ".join(each.lines or each.problems)) for each in changes]
+        changed = [(each, "; ".join(each.lines or each.problems)) for each in config_changes_between(db, since, now)]
     else:
-        of_entry = reload_history.changes_of_entry(db, *key, since, now)
-        found += [_event("config", each.at, each.result, each.by, each.says) for each in of_entry]
+        changed = [(each, each.says) for each in changes_of_entry(db, *key, since, now)]
+    found += [
+        _event(event="config", at=each.at, result=each.result, detail=each.by, error=says or None) for each, says in changed
+    ]
     return sorted(found, key=lambda event: event.at)[-limit:]
 
 
@@ -85,26 +92,9 @@ def _daemon_events(db: sqlite3.Connection, files: DaemonFiles) -> Iterator[Logge
     recorded = boots.all_boots(db)  # before the lock, which a daemon has taken before it records its start
     running = daemon_files.find_running_daemon(files) is not None or boots.is_leader_running(db)
     for boot in recorded:
-        yield _event("daemon", boot.started_at, "started", f"pid {boot.pid}")
+        yield _event(event="daemon", at=boot.started_at, result="started", detail=f"pid {boot.pid}", error=None)
     for down in boots.downtimes_between(recorded, running=running):
-        yield _event("daemon", down.since, ending_text(down.clean))
-
-
-def _event(
-    event: Literal["daemon", "config"], at: datetime, result: str, detail: str | None = None, error: str | None = None
-) -> LoggedEvent:
-    return LoggedEvent(
-        at=at,
-        event=event,
-        id=None,
-        kind=None,
-        name=None,
-        result=result,
-        detail=detail,
-        planned_runs=1,
-        began_at=None,
-        error=error or None,
-    )
+        yield _event(event="daemon", at=down.since, result=ending_text(down.clean), detail=None, error=None)
 
 
 def _identity(event: LoggedEvent) -> tuple[object, ...]:
@@ -145,7 +135,7 @@ def _describe(event: LoggedEvent) -> tuple[str, str, str | None]:
         case "problem":
             return f"problem {event.result}", detail, error
         case "config":
-            return reload_history.EVENT_TEXTS[event.result], f"by {detail}", error
+            return EVENT_TEXTS[event.result], f"by {detail}", error
         case _:
             return event.result, f"({detail})" if detail else "", error
 

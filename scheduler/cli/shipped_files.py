@@ -161,7 +161,7 @@ def print_completion(shell: str) -> None:
 
 def print_schema() -> None:
     """Print the JSON schema of config.yaml."""
-    from scheduler.config.settings.load import config_schema  # the other commands need no model of the config
+    from scheduler.config.keys.models import config_schema  # the other commands need no model of the config
 
     click.echo(json.dumps(config_schema(), indent=2))
 

@@ -9,7 +9,7 @@ from patience import PATIENCE
 
 from scheduler.channels import registry
 from scheduler.channels.channel_kind import ChannelKind
-from scheduler.config.settings.load import config_schema
+from scheduler.config.keys.models import config_schema
 
 
 def test_the_config_accepts_exactly_the_kinds_of_the_registry() -> None:

@@ -19,8 +19,9 @@ from world import MakeWorld, World, send_by_transport
 
 from heartbeatd.secret import Secret
 from scheduler.cli.main import main
+from scheduler.config.keys.models import config_schema
 from scheduler.config.settings.effective_values import list_effective_values
-from scheduler.config.settings.load import config_schema, load_config
+from scheduler.config.settings.load import load_config
 from scheduler.engine.delivery import Delivery, action_if_uncertain
 from scheduler.model.message import DeliveryResult
 from scheduler.model.outcome import Kind

@@ -15,9 +15,10 @@ from loops import loop_over
 
 from scheduler.config.file.diagnostics import Diagnostics
 from scheduler.config.file.marked_yaml import parse_yaml
+from scheduler.config.keys.models import config_schema
 from scheduler.config.settings.config_diff import compare_configs, compare_stored
 from scheduler.config.settings.config_snapshot import load_stored, mask_secrets, store_config, stored_overrides
-from scheduler.config.settings.load import LoadedConfig, config_schema, load_config
+from scheduler.config.settings.load import LoadedConfig, load_config
 from scheduler.model.config_changes import NOT_SET, Override, StoredConfig
 
 CONFIG = """\

@@ -14,8 +14,8 @@ from checkout import HOME
 from config_file import RIGHT, read
 
 from scheduler.config.keys import models
+from scheduler.config.keys.models import config_schema
 from scheduler.config.settings.effective_values import list_effective_values
-from scheduler.config.settings.load import config_schema
 from scheduler.model.outcome import Kind
 
 PAGE = HOME / "docs" / "reference.md"

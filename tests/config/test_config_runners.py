@@ -16,9 +16,10 @@ from loops import loop_over
 from heartbeat.spec import CommandRunner, Decide, Heartbeat, HttpRunner, ModelRunner, Precheck, PythonRunner
 from heartbeatd.secret import Secret
 from scheduler.config.file.diagnostics import ConfigError
+from scheduler.config.keys.models import config_schema
 from scheduler.config.settings import templates
 from scheduler.config.settings.effective_values import list_effective_values
-from scheduler.config.settings.load import config_schema, load_config
+from scheduler.config.settings.load import load_config
 from scheduler.model.budget import Price
 from scheduler.model.outcome import Kind
 

@@ -10,7 +10,7 @@ import pytest
 from checkout import HOME
 
 import heartbeat
-from scheduler.config.settings.load import config_schema
+from scheduler.config.keys.models import config_schema
 from scheduler.web import event_stream
 from scheduler.web.perform import ENDPOINTS
 

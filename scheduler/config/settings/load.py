@@ -12,11 +12,10 @@ from pathlib import Path
 from cron.job import Job
 from heartbeat.spec import Agent, Ask, Heartbeat, ModelRunner
 from heartbeat.words import format_count
-from heartbeatd.state_folder import DEFAULT_STATE, config_folder, is_server, read_state_path, real_path, resolve_path
+from heartbeatd.state_folder import DEFAULT_STATE, config_folder, is_server, real_path, resolve_path
 from scheduler.channels import registry
 from scheduler.config.file.diagnostics import NO_POSITION, Diagnostic, Diagnostics
 from scheduler.config.keys import models
-from scheduler.config.keys.models import config_schema
 from scheduler.config.keys.validation import check_values
 from scheduler.config.settings import agents, budgets, channels, daemon_settings, jobs
 from scheduler.config.settings.budgets import Budgets
@@ -32,8 +31,6 @@ from scheduler.model.outcome import Kind
 from scheduler.model.settings import LAST_TARGET, History, Limits, Settings, WakeRate
 from scheduler.model.state_address import clear_text_host, clear_text_warning
 from scheduler.system import extras
-
-__all__ = ["LoadedConfig", "config_schema", "load_config", "read_state_path"]
 
 
 @dataclass(frozen=True, slots=True)
