@@ -111,7 +111,8 @@ def _show_diff(source: Source, loaded: LoadedConfig) -> int:
 def _show_effective(path: Path, name: str, settings: Settings, form: str) -> int:
     known = [*((Kind.HEARTBEAT, each) for each in settings.heartbeats), *((Kind.CRON, each) for each in settings.jobs)]
     rows = list_effective_values(path, os.environ, options.resolve_entry(name, known))
-    print_answer([row._asdict() for row in rows], form, [format_table(("KEY", "VALUE", "FROM"), rows)])
+    cells = [(row.key, row.value, row.origin) for row in rows]
+    print_answer([row.as_data() for row in rows], form, [format_table(("KEY", "VALUE", "FROM"), cells)])
     return 0
 
 

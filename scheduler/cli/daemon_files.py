@@ -23,6 +23,7 @@ from scheduler.store.database import StoreError, check_file, check_links, open_e
 from scheduler.store.locations import open_read_only_any_version
 from scheduler.system import state_lock
 from scheduler.system.orphans import is_process_stopped
+from scheduler.system.state_lock import LockHolder
 
 if TYPE_CHECKING:  # half a second of imports that `status` and `runs` do not need
     from heartbeatd.answers import Problem
@@ -104,15 +105,6 @@ def find_problems(
         raise InputError(f"no {error}; {advice}") from None
 
 
-@dataclass(frozen=True, slots=True)
-class DaemonProcess:
-    """A running daemon. All values are None until it has written them to its lock file."""
-
-    pid: int | None
-    started_at: datetime | None
-    instance: str | None = None
-
-
 def locate_files(path: Path, state: Path | None = None) -> DaemonFiles:
     """The files of the database that `--state` or the config at `path` names. The config may be invalid.
 
@@ -145,15 +137,14 @@ def locate_files_or_warn(path: Path, state: Path | None = None) -> DaemonFiles:
     return found
 
 
-def find_running_daemon(files: DaemonFiles) -> DaemonProcess | None:
+def find_running_daemon(files: DaemonFiles) -> LockHolder | None:
     """The process that holds the database's lock at this moment, None if there is none."""
     if not is_locked(files.lock_file):
         return None
-    holder = state_lock.read_lock_holder(files.lock_file)
-    return DaemonProcess(holder.pid, holder.started_at, holder.instance) if holder else DaemonProcess(None, None)
+    return state_lock.read_lock_holder(files.lock_file) or LockHolder()
 
 
-def describe_standby(files: DaemonFiles, up: DaemonProcess, leader: Leader | None) -> str | None:
+def describe_standby(files: DaemonFiles, up: LockHolder, leader: Leader | None) -> str | None:
     """Which daemon leads instead of this one; None if it leads itself."""
     if files.server is None or up.instance is None:
         return None

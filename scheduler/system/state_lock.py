@@ -28,14 +28,15 @@ DISK_FULL_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 @dataclass(frozen=True, slots=True)
 class LockHolder:
-    """The process that holds the lock: its ID, when it started (UTC), and the name of this boot.
+    """The process that holds the lock: its ID, when it started (UTC), and the name of this boot. All are None until it has
+    written them.
 
     `is_command`: it is a command that writes while no daemon runs, and releases the lock soon.
     """
 
-    pid: int
-    started_at: datetime
-    instance: str
+    pid: int | None = None
+    started_at: datetime | None = None
+    instance: str | None = None
     is_command: bool = False
 
 
@@ -184,7 +185,7 @@ def _parse_mount(line: str) -> tuple[Path, str]:
 
 
 def _write_holder(fd: int, who: LockHolder) -> None:
-    text = json.dumps(asdict(who) | {"started_at": who.started_at.isoformat()}) + "\n"
+    text = json.dumps(asdict(who), default=datetime.isoformat) + "\n"
     os.ftruncate(fd, 0)
     os.pwrite(fd, text.encode(), 0)
 

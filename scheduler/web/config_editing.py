@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from heartbeatd.answers import ConfigEdited, ConfigFile, ConfigSuggestion, ConfigValue, EntryConfig
+from heartbeatd.answers import ConfigEdited, ConfigFile, ConfigSuggestion, EntryConfig
 from heartbeatd.questions import GetConfig, GetEntryConfig
 from heartbeatd.secret import MASK
 from heartbeatd.verbs import SetConfig
@@ -65,7 +65,7 @@ def get_entry_config(request: ApiRequest, _: GetEntryConfig) -> EntryConfig:
         name=name,
         hash=hash_of_bytes(content),
         declared=found.get(name) if isinstance(found, dict) else None,
-        values=[ConfigValue(key=row.key, value=mask_quoted_secrets(row.value), origin=row.origin) for row in rows],
+        values=[row.model_copy(update={"value": mask_quoted_secrets(row.value)}) for row in rows],
     )
 
 

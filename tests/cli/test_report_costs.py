@@ -14,6 +14,7 @@ from test_cli_reading import add_run
 from test_report_data import NOON, WEEK, columns, week_of
 from world import open_store
 
+from scheduler.cli import output
 from scheduler.cli import report_text as report
 from scheduler.insight.report_data import build_report
 from scheduler.store import cost_history
@@ -180,7 +181,7 @@ def test_a_history_that_begins_in_the_period_before_is_not_compared(store: Store
     add_run(store, MIDDLE - WEEK, cost_usd=0.1)
     add_run(store, MIDDLE, cost_usd=2.0)
     text = text_of(store)
-    first = report.format_time(MIDDLE - WEEK)[:16]
+    first = output.format_time(MIDDLE - WEEK)[:16]
     assert f"The 7d before: 1 run, $0.10. The first run record is of {first}." in text
     assert "CHANGE" not in text
     assert "rose" not in text

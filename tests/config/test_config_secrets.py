@@ -83,7 +83,7 @@ def test_no_secret_is_shown_in_settings_warnings_or_effective_values(tmp_path: P
         *list_effective_values(tmp_path / "config.yaml", {}, (Kind.CRON, "job")),
     ]
     assert CANARY not in f"{loaded} {loaded!r} {rows}"
-    assert ("env", "{KEY: ${file:key.txt}}") in [row[:2] for row in rows]
+    assert ("env", "{KEY: ${file:key.txt}}") in [(row.key, row.value) for row in rows]
 
 
 @loop_over(

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
 from heartbeat.spec import Heartbeat, ModelRunner
 from heartbeat.words import format_duration
+from heartbeatd.answers import ConfigValue
 from scheduler.config.file import marked_yaml
 from scheduler.config.file.diagnostics import ExternalPosition
 from scheduler.config.file.marked_yaml import MarkedMap
@@ -24,16 +24,8 @@ from scheduler.model.entry import Key
 SECTIONS = {"agent": ("agents", "Agent"), "cron": ("cron", "Job")}
 
 
-class EffectiveValue(NamedTuple):
-    """One value: its key inside the entry, its text with secrets masked, and its origin."""
-
-    key: str
-    value: str
-    origin: str
-
-
-def list_effective_values(path: Path, environ: Mapping[str, str], key: Key) -> list[EffectiveValue]:
-    """Every value of an agent or a job. Raises ConfigError for an invalid config, and LookupError if it has no such entry."""
+def list_effective_values(path: Path, environ: Mapping[str, str], key: Key) -> list[ConfigValue]:
+    """Every value of an agent or a job, with secrets masked. Raises ConfigError, and LookupError if there is no such entry."""
     kind, name = key[0].word, key[1]
     loaded = load_config(path, environ, resolve_secrets=False)
     section, model = SECTIONS[kind]
@@ -56,7 +48,7 @@ class _Listing:
     entries: Sequence[object]
     others: Mapping[str, str]
 
-    def iterate_values(self, model: str, written: MarkedMap, above: tuple[str, ...]) -> Iterator[EffectiveValue]:
+    def iterate_values(self, model: str, written: MarkedMap, above: tuple[str, ...]) -> Iterator[ConfigValue]:
         """The values of a map, whose path is `above`."""
         for key, form in definition(model)["properties"].items():
             path, value = (*above, key), written.get(key)
@@ -64,11 +56,11 @@ class _Listing:
                 yield from self.iterate_values(inner, value if isinstance(value, MarkedMap) else MarkedMap(), path)
             elif key in written:
                 text = hide_placeholders(format_value(value))
-                yield EffectiveValue(".".join(path), text, self._describe_origin(written, key))
+                yield ConfigValue(key=".".join(path), value=text, origin=self._describe_origin(written, key))
             else:
                 name = ".".join(path)
                 origin = "top-level timezone" if name in ("timezone", "heartbeat.timezone") else "built in"
-                yield EffectiveValue(name, self._built_value(path, form), origin)
+                yield ConfigValue(key=name, value=self._built_value(path, form), origin=origin)
 
     def _describe_origin(self, node: MarkedMap, key: str) -> str:
         place = node.marks[key][0]
