@@ -17,15 +17,7 @@ from heartbeat.spec import Heartbeat, ModelRunner, Tools, offered_name
 from heartbeat.words import format_count, list_names, one_line
 from scheduler.cli import options
 from scheduler.cli.daemon_files import Source
-from scheduler.cli.output import (
-    format_table,
-    paint,
-    print_answer,
-    print_config_errors,
-    print_warnings,
-    shorten_to_line,
-    utc_now,
-)
+from scheduler.cli.output import format_table, paint, print_answer, print_config_errors, print_warnings, shorten_to_line, utc_now
 from scheduler.cli.progress import show_progress
 from scheduler.config.file.diagnostics import ConfigError
 from scheduler.config.settings import listed_prices, load

@@ -163,9 +163,7 @@ GATE_ANSWERS = {True: "yes", False: "no", None: "not known before a run"}
 GATE_COLUMNS: list[output.Column[PreconditionResult]] = [
     output.Column("CHECK", lambda each: each.gate),
     output.Column(
-        "BLOCKS",
-        lambda each: GATE_ANSWERS[each.stands_in_the_way],
-        level=lambda each: GATE_LEVELS.get(each.stands_in_the_way),
+        "BLOCKS", lambda each: GATE_ANSWERS[each.stands_in_the_way], level=lambda each: GATE_LEVELS.get(each.stands_in_the_way)
     ),
 ]
 

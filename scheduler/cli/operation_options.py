@@ -127,13 +127,10 @@ SPECIAL = {
         types={"options": click.STRING},
     ),
     "AnswerQuestion": Shape(
-        "verb_work:send_for_number",
-        (click.Argument(["number"], metavar="QUESTION", type=NUMBER), click.Argument(["answer"])),
+        "verb_work:send_for_number", (click.Argument(["number"], metavar="QUESTION", type=NUMBER), click.Argument(["answer"]))
     ),
     "Cancel": Shape(
-        "verb_work:cancel",
-        (click.Argument(["run"], type=NUMBER),),
-        help="RUN is the number of the run in `heartbeatd runs`.",
+        "verb_work:cancel", (click.Argument(["run"], type=NUMBER),), help="RUN is the number of the run in `heartbeatd runs`."
     ),
     "Ping": Shape(
         "verb_work:ping",

@@ -214,9 +214,7 @@ def _sum(head: str, key: str, form: Callable[[int], str] = "{:,}".format) -> out
     return output.Column(head, lambda items: form(sum(map(read, items))), is_number=True)
 
 
-def _show_cost(
-    items: Sequence[EntryTotals | ModelTotals | AgentModelTotals | CauseTotals],
-) -> str:
+def _show_cost(items: Sequence[EntryTotals | ModelTotals | AgentModelTotals | CauseTotals]) -> str:
     """The cost. A plus sign means that some usage has no price or was not reported."""
     cost = sum_costs(each.cost_usd for each in items)
     more = any(each.runs_without_price or getattr(each, "untold_usd", 0) for each in items)

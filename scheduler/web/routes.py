@@ -17,24 +17,8 @@ from heartbeatd.verbs import NO_VERSION
 from scheduler import __version__
 from scheduler.system import extras
 from scheduler.system.extras import UnusableExtra
-from scheduler.web import (
-    alertmanager,
-    checklists,
-    config_editing,
-    event_stream,
-    health,
-    openapi,
-    queries,
-    services,
-)
-from scheduler.web.api_request import (
-    MAX_BODY_BYTES,
-    ApiRequest,
-    HttpHandler,
-    authorized_caller,
-    parse_sent,
-    read_json_object,
-)
+from scheduler.web import alertmanager, checklists, config_editing, event_stream, health, openapi, queries, services
+from scheduler.web.api_request import MAX_BODY_BYTES, ApiRequest, HttpHandler, authorized_caller, parse_sent, read_json_object
 from scheduler.web.app_state import AppState
 from scheduler.web.http_errors import HANDLERS, HttpError, error_response, unauthorized_error, unknown_key
 from scheduler.web.page import page_routes

@@ -146,12 +146,7 @@ def move_keys(root: MarkedMap, diagnostics: Diagnostics) -> MarkedMap:
     return root
 
 
-HEARTBEATS_AND_JOBS = (
-    ("defaults", "heartbeat"),
-    ("defaults", "cron"),
-    ("agents", "*", "heartbeat"),
-    ("cron", "*"),
-)
+HEARTBEATS_AND_JOBS = (("defaults", "heartbeat"), ("defaults", "cron"), ("agents", "*", "heartbeat"), ("cron", "*"))
 
 
 def _with_moved_keys(

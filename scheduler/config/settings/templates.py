@@ -157,8 +157,5 @@ _STARTER_CHECKLIST = """\
 - Is there anything in the inbox that cannot wait?
 """
 
-STARTER_FILES = {
-    PurePosixPath("config.yaml"): STARTER_CONFIG,
-    PurePosixPath("agents/assistant/HEARTBEAT.md"): _STARTER_CHECKLIST,
-}
+STARTER_FILES = {PurePosixPath("config.yaml"): STARTER_CONFIG, PurePosixPath("agents/assistant/HEARTBEAT.md"): _STARTER_CHECKLIST}
 """The files of a new folder by their path in it."""

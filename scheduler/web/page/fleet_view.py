@@ -183,12 +183,7 @@ def strip_text(card: AgentCard) -> str:
     return f"The last {len(card.slots)} planned runs: {counts}" if card.slots else "No planned runs yet"
 
 
-CARD_HELPERS = {
-    "slot_shapes": slot_shapes,
-    "strip_text": strip_text,
-    "slot_width": SLOT_WIDTH,
-    "strip_slots": STRIP_SLOTS,
-}
+CARD_HELPERS = {"slot_shapes": slot_shapes, "strip_text": strip_text, "slot_width": SLOT_WIDTH, "strip_slots": STRIP_SLOTS}
 
 
 def _search(states: Sequence[EntryHealth], settings: Settings, search: str) -> list[EntryHealth]:

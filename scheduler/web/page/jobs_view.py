@@ -50,9 +50,7 @@ def list_jobs(request: PageRequest) -> Page:
     schedules = entries.states_and_schedules(request.db)
     found = [
         JobRow(
-            each.entry,
-            _describe_schedule(request, each.name, schedules[Kind.CRON, each.name][1]),
-            Group.PROBLEMS in each.groups,
+            each.entry, _describe_schedule(request, each.name, schedules[Kind.CRON, each.name][1]), Group.PROBLEMS in each.groups
         )
         for each in health.read_states(ask(request.api, "list_jobs", ListJobs()).cron)
     ]
