@@ -10,7 +10,7 @@ import time
 from collections.abc import Collection, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Protocol, cast
+from typing import cast
 from urllib.parse import urlsplit
 
 import click
@@ -44,17 +44,7 @@ POLL_INTERVAL = 0.05
 CONNECT_TIMEOUT = 1.0  # seconds
 
 
-class DaemonClient(Protocol):
-    """The requests that the daemon accepts; they can be made while it is up or down."""
-
-    def list_entries(self) -> Collection[Key]:
-        """All agents and jobs."""
-
-    def perform(self, verb: Verb[Answer], subject: Key | int | None = None) -> Answer:
-        """Carry out a verb for an entry, for the run or message with a number, or for all. Raises Refused."""
-
-
-def open_client(path: Path) -> DaemonClient:
+def open_client(path: Path) -> HttpDaemonClient | OfflineDaemonClient:
     """A client of the running daemon, or of its database if the daemon is down. Only the latter needs a valid config."""
     return connect_to_daemon(daemon_files.locate_files(path)) or OfflineDaemonClient(path)
 
@@ -109,10 +99,12 @@ class HttpDaemonClient:
         self._client = Client(url, token, headers={"X-Heartbeatd-Source": "cli"})  # making one takes 20 ms
 
     def list_entries(self) -> Collection[Key]:
+        """All agents and jobs."""
         with open_for_reading(self._files) as db:
             return [key for key, (state, _) in entries.states_and_schedules(db).items() if state != "removed"]
 
     def perform(self, verb: Verb[Answer], subject: Key | int | None = None) -> Answer:
+        """Carry out a verb for an entry, for the run or message with a number, or for all."""
         named = subject[1] if isinstance(subject, tuple) else subject
         return cast("Answer", self.call(_endpoint_of(verb, subject), named, verb.as_json()))
 

@@ -480,8 +480,8 @@ class _EntryDay(ExplainedEntry):
             found = schedule_texts.excluding_calendar(text, until, calendars)
             says = "a calendar excludes the day" + (f" ({found})" if found else "")
         else:
-            zones = schedule_texts.hours_zones(text)
-            local = until.astimezone(zones[0]) if len(zones) == 1 else None
+            zones = {window.zone for window in entry_schedule.active_hours(text).windows}
+            local = until.astimezone(zones.pop()) if len(zones) == 1 else None
             is_elsewhere = local is not None and local.utcoffset() != until.astimezone(zone).utcoffset()
             clock = f", where it is {local:%H:%M} (UTC{local_days.offset_text(local)})" if local and is_elsewhere else ""
             says = f"outside its active hours {schedule_texts.hours_text(text)}{clock}"

@@ -101,11 +101,6 @@ def _days_text(days: list[int]) -> str:
     return ",".join(DAYS[day] for day in days)
 
 
-def hours_zones(text: str) -> tuple[ZoneInfo, ...]:
-    """The zones of the active hours of a schedule text, each once."""
-    return tuple(dict.fromkeys(window.zone for window in entry_schedule.active_hours(text).windows))
-
-
 def excluding_calendar(text: str, instant: datetime, calendars: Mapping[str, Calendar]) -> str:
     """Which calendar of a schedule text excludes the day: skip_on: holidays, or only_on: workdays. Empty if it is not known."""
     days = entry_schedule.allowed_days(text)

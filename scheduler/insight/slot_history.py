@@ -195,8 +195,8 @@ def _row_includes(row: SlotResult, closed: Skip | None) -> bool:
 
     The record of a pause includes all of them.
     """
-    reason = next((reason for reason in CLOSING_REASONS if row.cause.code == reason), None)
-    return row.cause.code == Skip.PAUSED or closed == reason
+    code = row.cause.code
+    return code == Skip.PAUSED or closed == (code if code in CLOSING_REASONS else None)
 
 
 def _refine_missed(record: EntryRecord, cause: SlotCause, due: datetime) -> SlotCause:

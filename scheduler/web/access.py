@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, TypeVar, get_args, get_origin, get_type_hints
 
@@ -29,6 +28,7 @@ TABLES = {
     Concern.PROBLEM: "problem",
     Concern.QUESTION: "question",
 }
+EMPTY: Mapping[object, object] = {list: [], dict: {}}  # what a hidden field has in place of such a value; any other has None
 HIDDEN_ERRORS = "the config has errors in parts that this token may not see; ask for a token without `agents:`, or read the log"
 
 
@@ -90,34 +90,22 @@ def cut(answer: AnAnswer, caller: Caller) -> AnAnswer:
     return _cut_model(answer, caller)
 
 
-@dataclass(frozen=True, slots=True)
-class _Field:
-    """A field of an answer: whether every token may see it, and its value for the others."""
-
-    is_shared: bool
-    empty: object
-
-
 @cache
-def _fields(model: type[ResponseBody]) -> Mapping[str, _Field]:
-    """The fields of a model by their names."""
+def _hidden_values(model: type[ResponseBody]) -> Mapping[str, object]:
+    """The fields of a model that not every token may see, each with its value for the others."""
     hints = get_type_hints(model, include_extras=True)
-    return {name: _read_field(hints[name]) for name in model.model_fields}
-
-
-def _read_field(hint: object) -> _Field:
-    is_shared = get_origin(hint) is Annotated and SHARED in get_args(hint)[1:]
-    while get_origin(hint) is Annotated:
-        hint = get_args(hint)[0]
-    return _Field(is_shared, [] if get_origin(hint) is list else {} if get_origin(hint) is dict else None)
+    is_shared = {name for name, hint in hints.items() if get_origin(hint) is Annotated and SHARED in get_args(hint)[1:]}
+    plain = get_type_hints(model)
+    return {name: EMPTY.get(get_origin(plain[name])) for name in model.model_fields.keys() - is_shared}
 
 
 def _cut_model(value: AnAnswer, caller: Caller) -> AnAnswer:
     """The model with empty values in the fields that the caller may not see."""
     is_own = isinstance(value, SharedBody | EntryPart) or _name_of(value) is not None
+    hidden = _hidden_values(type(value))
     kept = {
-        name: _cut_part(getattr(value, name), caller) if is_own or field.is_shared else field.empty
-        for name, field in _fields(type(value)).items()
+        name: _cut_part(getattr(value, name), caller) if is_own or name not in hidden else hidden[name]
+        for name in type(value).model_fields
         if name in value.model_fields_set
     }
     return type(value).model_construct(value.model_fields_set, **kept)

@@ -60,9 +60,9 @@ def unknown_key(key: str, known: Iterable[str]) -> HttpError:
     return bad_request(f"{key!r} is not allowed here; write {', '.join(known) or 'no key'}")
 
 
-def error_response(error: HttpError, headers: Mapping[str, str] | None = None) -> JSONResponse:
+def error_response(error: HttpError) -> JSONResponse:
     """The error as a JSON answer. RFC 9110, section 11.6.1: a 401 names the authentication scheme."""
-    headers = {"WWW-Authenticate": "Bearer"} if error.status == 401 else headers or error.headers
+    headers = {"WWW-Authenticate": "Bearer"} if error.status == 401 else error.headers
     return JSONResponse({"error": {"code": error.code, "message": error.message}}, error.status, headers)
 
 
@@ -93,7 +93,7 @@ def _handle_framework_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     phrase = http.HTTPStatus(error.status_code).phrase
     code = phrase.lower().replace(" ", "_")
-    return error_response(HttpError(error.status_code, code, f"{phrase}: {request.method} {request.url.path}"), error.headers)
+    return error_response(HttpError(error.status_code, code, f"{phrase}: {request.method} {request.url.path}", error.headers))
 
 
 EXPECTED_ERRORS = (HttpError, Refused, ConfigError, StoreError, sqlite3.Error)

@@ -154,10 +154,7 @@ class Window(ConfigPart):
 class Recipient(ConfigPart):
     """Who gets messages, and at which times. It may be written as the name of a channel."""
 
-    @model_validator(mode="before")
-    @classmethod
-    def _read_short_form(cls, written: object) -> object:
-        return {"to": written} if isinstance(written, str) else written
+    text_key = "to"
 
     to: types.Targets = required_key("Channels, or `last`.", "phone")
     hours: Annotated[tuple[Window, ...], OneOrList("`always`, window, list", "always")] = key(

@@ -25,11 +25,11 @@ from scheduler.config.keys import models
 from scheduler.config.keys.value_types import Share
 from scheduler.config.settings.config_data import PRECHECK_KINDS
 from scheduler.config.settings.config_node import ConfigNode, build_spec
+from scheduler.model.local_days import A_DAY
 from scheduler.model.settings import LAST_TARGET, LOG_CHANNEL
 
 ALWAYS = Hours()
 NO_TIME = timedelta(0)
-A_DAY = timedelta(days=1)
 LONGEST_PRECHECK = timedelta(seconds=30)
 WEEKS = 4
 SOME_MONDAY = datetime(2026, 1, 5, tzinfo=UTC)  # no clock changes in the four weeks from then on

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import timedelta
 from pathlib import Path
 
 from heartbeat.spec import (
@@ -26,7 +25,7 @@ from heartbeatd.secret import Secret
 from scheduler.config.file.message_parts import as_yaml, undeclared_name
 from scheduler.config.keys import models
 from scheduler.config.settings.config_node import ConfigNode, build_spec
-from scheduler.config.settings.entry_parts import choose_effort
+from scheduler.config.settings.entry_parts import NO_TIME, choose_effort
 from scheduler.config.settings.file_checks import SHELLS
 from scheduler.config.settings.providers import Prices, Providers
 from scheduler.model.budget import find_price
@@ -34,7 +33,6 @@ from scheduler.system import extras
 
 DEFAULT_MODEL = "claude-haiku-5-5"  # the model of agents at Anthropic that set none
 NO_RUNNER = CommandRunner((), {})  # takes the place of a runner with errors
-NO_TIME = timedelta(0)
 MAX_TOOL_NAME = 64  # characters, for a model
 NO_FALLBACK = "a fallback needs a model or a runner; write a model, {provider: NAME, model: NAME} or {runner: NAME}"
 NO_SERVER = 'no server is named; write mcp: [{name: disk, url: "https://...", allow: [free]}], or remove tools'

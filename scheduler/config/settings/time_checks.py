@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 
 from cron.job import CalendarDays, Job
@@ -12,9 +12,9 @@ from heartbeat.hours import ALL_DAYS, TWO_YEARS
 from heartbeat.spec import Heartbeat
 from scheduler.config.settings.config_node import Fault
 from scheduler.model import entry_schedule
+from scheduler.model.local_days import A_DAY
 from scheduler.model.settings import Settings
 
-A_DAY = timedelta(days=1)
 PASSED = "this time is in the past, and the daemon never saw this job; write a future time, or remove the job"
 NEVER = "the calendars leave no time to run within two years; change skip_on, only_on or the calendars"
 
