@@ -150,15 +150,10 @@ def follow_clock_while_down(tx: Transaction, last_seen: datetime | None) -> None
         return
     by = tx.now - seen
     if by <= -CLOCK_CHANGE_THRESHOLD:
-        follow_clock_change(tx, by, _no_start_known)
+        follow_clock_change(tx, by, lambda *_: None)  # no entry was started since the daemon started
     elif by > RESTART_TIME:
         clock_changes.record_clock_change(tx, by, down=True)
         _skip_to_former_time(tx)
-
-
-def _no_start_known(kind: Kind, name: str) -> timedelta | None:  # noqa: ARG001
-    """No entry was started since the daemon started."""
-    return None
 
 
 def _skip_to_former_time(tx: Transaction) -> None:

@@ -33,7 +33,7 @@ def send_test_messages(settings: Settings, named: str | None, now: datetime) -> 
     """
     channels, untested = _channels_to_test(settings.channels, named)
     with ThreadPoolExecutor(MAX_TESTS) as threads:
-        sent = list(threads.map(lambda channel: _send_test_message(channel, settings.network, now), channels))
+        sent = list(threads.map(lambda channel: asyncio.run(_send_test_message(channel, settings.network, now)), channels))
     tested = [
         TestedChannel(channel=channel.name, state=each.state, error=each.error or None, says=_describe(channel, each))
         for channel, each in zip(channels, sent, strict=True)
@@ -72,12 +72,8 @@ def _channel_with_target(channel: Channel, recipient: str) -> Channel:
     raise ValueError(f"channel: {channel.name} takes no target; write {channel.name}")
 
 
-def _send_test_message(channel: Channel, network: Network, now: datetime) -> DeliveryResult:
+async def _send_test_message(channel: Channel, network: Network, now: datetime) -> DeliveryResult:
     """Send a test message and wait for the result. Its key is random, so that no receiver takes it for a repeat."""
-    return asyncio.run(_send_on_new_client(channel, network, now))
-
-
-async def _send_on_new_client(channel: Channel, network: Network, now: datetime) -> DeliveryResult:
     message = Message(
         key=secrets.token_hex(32),
         kind="ping",

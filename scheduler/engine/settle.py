@@ -34,7 +34,7 @@ from scheduler.engine.tick_items import Refused, Tick
 from scheduler.model.budget import NO_USAGE, cache_saving, call_cost
 from scheduler.model.circuit import Circuit
 from scheduler.model.entry import Claim, Entry, Facts, OpenRun
-from scheduler.model.entry_row import EntryRow, count_held, known_state
+from scheduler.model.entry_row import EntryRow, count_held, parse_mute
 from scheduler.model.events import (
     CallCharged,
     ChecklistRemarked,
@@ -150,7 +150,7 @@ def _plan_retry(tick: Tick, entry_row: EntryRow, claim: Claim, result: AttemptRe
     if budget_reservations.find_shortage(tick, claim.entry, first=False) is not None:
         return (result if is_cut else replace(result, error=_with_budget_text(result.error))), None
     at = tick.now + max(_retry_delay(tick.chance, used), result.retry_after or timedelta())
-    if entry_row.state != "active" or entry_row.paused or not _retry_fits(claim.entry, entry_row, claim.run.slot, tick.now, at):
+    if entry_row.state != "active" or not planning.may_still_run(tick.tx, claim.entry, entry_row, claim.run.slot, at):
         return (result if is_cut else replace(result, outcome=Outcome.FAILED, reason=Reason.NO_TIME_LEFT)), None
     return result, at
 
@@ -159,13 +159,6 @@ def _retry_delay(chance: Random, used: int) -> timedelta:
     """The wait before a retry: 1 s, 2 s, 4 s, ... at most 30 s, each up to 25 % shorter or longer."""
     usual = min(LONGEST_USUAL_RETRY_DELAY, timedelta(seconds=2 ** min(used - 1, 10)))
     return usual * chance.uniform(1 - RETRY_JITTER, 1 + RETRY_JITTER)
-
-
-def _retry_fits(entry: Entry, entry_row: EntryRow, slot: datetime, now: datetime, at: datetime) -> bool:
-    """Whether a retry starts within the active hours and before the next slot."""
-    following = planning.next_due_after(entry_row, slot)
-    closes = entry.closes_at(now)
-    return entry.is_open_at(now) and (closes is None or at < closes) and (following is None or at < following)
 
 
 def _wait_for_retry(tx: Transaction, entry_row: EntryRow, claim: Claim, result: AttemptResult, again_at: datetime) -> None:
@@ -233,7 +226,7 @@ def _plan_closing(tick: Tick, before: EntryRow, claim: Claim, result: AttemptRes
         update = reported_problems.plan_update(tick.tx, claim, result, targets, tick.limits.new_problems)
     recipients = {*text_targets, *(each.target for each in update.news if each.change)} if update else {*text_targets}
     is_muted = before.is_muted(tick.now)
-    known = known_state(before, tick.now) if is_muted else None
+    known = parse_mute(before.mute).known if is_muted and before.mute else None
     ends_mute = known is not None and run_problems.differs_from_known(tick.tx, claim, result, update, known)
     row, is_held = before, False
     if is_muted and not ends_mute:

@@ -257,25 +257,20 @@ class AttemptUsage:
 
     def input_tokens_within(self, usd: float) -> int | None:
         """The longest prompt for which its models cost at most this; None: any length."""
-        found = (each._input_tokens_within(usd) for each in self.alternatives)
-        return min((most for most in found if most is not None), default=None)
-
-    def _input_tokens_within(self, usd: float) -> int | None:
-        price = sum(question.input_price or 0.0 for question in self.model_calls)
-        answers = sum(question.output_tokens * (question.output_price or 0.0) for question in self.model_calls)
-        return int((usd_to_nanos(usd) / PER_TOKEN - answers) / price) if price else None
+        found = []
+        for each in self.alternatives:
+            price = sum(question.input_price or 0.0 for question in each.model_calls)
+            answers = sum(question.output_tokens * (question.output_price or 0.0) for question in each.model_calls)
+            found += [int((usd_to_nanos(usd) / PER_TOKEN - answers) / price)] if price else []
+        return min(found, default=None)
 
     @property
     def input_tokens_within_run(self) -> int | None:
         """The longest prompt for which one turn of each model uses at most `tokens_per_try`; None: any length."""
-        found = (each._input_tokens_within_run for each in self.alternatives)
-        return min((most for most in found if most is not None), default=None)
-
-    @property
-    def _input_tokens_within_run(self) -> int | None:
-        if self.tokens_per_try is None or not self.model_calls:
+        if self.tokens_per_try is None:
             return None
-        return (self.tokens_per_try - sum(question.output_tokens for question in self.model_calls)) // len(self.model_calls)
+        answers = ([question.output_tokens for question in each.model_calls] for each in self.alternatives)
+        return min(((self.tokens_per_try - sum(each)) // len(each) for each in answers if each), default=None)
 
 
 @dataclass(frozen=True, slots=True)

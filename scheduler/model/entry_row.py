@@ -206,11 +206,6 @@ def parse_mute(text: str) -> Mute:
     return Mute(from_millis(data["since"]), data["by"], data["held"], state)
 
 
-def known_state(entry_row: EntryRow, now: datetime) -> KnownState | None:
-    """What was known of an entry that is muted until something changes; None if it is not."""
-    return parse_mute(entry_row.mute).known if entry_row.mute and entry_row.is_muted(now) else None
-
-
 def count_held(entry_row: EntryRow) -> EntryRow:
     """The row of a muted entry after a run whose message was suppressed."""
     assert entry_row.mute is not None

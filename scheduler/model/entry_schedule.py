@@ -109,9 +109,11 @@ def grid_period(text: str) -> timedelta | None:
     return timedelta(seconds=seconds) if seconds else None
 
 
+@lru_cache(maxsize=4096)
 def active_hours(text: str) -> Hours:
     """The active hours of a schedule; always open if it has none."""
-    return _parse_hours(text)
+    windows = _parse_text(text).get("hours", [])
+    return Hours(tuple(Window(start, end, frozenset(days), ZoneInfo(zone)) for start, end, days, zone in windows))
 
 
 def allowed_days(text: str) -> AllowedDays | None:
@@ -159,7 +161,7 @@ def parse_schedule(text: str, anchor: datetime) -> EntrySchedule:
 
 def _interval_schedule(text: str, anchor: datetime, days: AllowedDays | None) -> EntrySchedule:
     """An interval. The points of its grid move to where active hours and calendars are both open."""
-    parts, hours = _parse_text(text), _parse_hours(text)
+    parts, hours = _parse_text(text), active_hours(text)
     open_times = HoursAndDays(hours, days) if days else hours
     cadence = IntervalSlots(anchor, timedelta(seconds=parts["interval"]), timedelta(seconds=parts["stagger"]), open_times)
     found = EntrySchedule(Trigger.INTERVAL, cadence.next, cadence.slots, cadence.closed_slots)
@@ -187,7 +189,7 @@ def _plain_schedule(text: str, anchor: datetime) -> EntrySchedule:
         schedule = _parse_cron(parts["schedule"], parts["zone"])
         if not parts.get("hours"):
             return EntrySchedule(Trigger.SCHEDULE, schedule.next, schedule.slots, offset=offset)
-        timed = ScheduleSlots(schedule, _parse_hours(text), offset)
+        timed = ScheduleSlots(schedule, active_hours(text), offset)
         return EntrySchedule(Trigger.SCHEDULE, timed.next, timed.slots, timed.closed_slots, offset=offset)
     return NO_SCHEDULE
 
@@ -210,12 +212,6 @@ def _restrict_to_days(schedule: EntrySchedule, days: AllowedDays) -> EntrySchedu
 def _parse_text(text: str) -> dict[str, Any]:
     read: dict[str, Any] = json.loads(text)
     return read
-
-
-@lru_cache(maxsize=4096)
-def _parse_hours(text: str) -> Hours:
-    windows = _parse_text(text).get("hours", [])
-    return Hours(tuple(Window(start, end, frozenset(days), ZoneInfo(zone)) for start, end, days, zone in windows))
 
 
 def _parse_once(text: str) -> OneTimeSchedule:

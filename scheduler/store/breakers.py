@@ -285,9 +285,8 @@ def _open_breakers_by_circuit(db: sqlite3.Connection) -> dict[Circuit, Breaker]:
 
 
 def _breakers_from_rows(rows: list[sqlite3.Row]) -> dict[Circuit, Breaker]:
-    return {breaker.circuit: breaker for breaker in map(_breaker_from_row, rows)}
-
-
-def _breaker_from_row(row: sqlite3.Row) -> Breaker:
-    turns = tuple((kind, name) for kind, name in json.loads(row["turns"]))
-    return read_row(Breaker, row, circuit=Circuit(row["provider"], row["model"]), turns=turns)
+    by_circuit = {Circuit(row["provider"], row["model"]): row for row in rows}
+    return {
+        circuit: read_row(Breaker, row, circuit=circuit, turns=tuple((kind, name) for kind, name in json.loads(row["turns"])))
+        for circuit, row in by_circuit.items()
+    }

@@ -273,22 +273,22 @@ THESE = "id in (select cast(value as bigint) from json_each(?))"
 
 def hold_message(tx: Transaction, message: HeldMessage, hold: Hold, note: str | None) -> None:
     """Delay a message, or delay it for other agents or until another time."""
-    query = "update outbox set awaits = ?, not_before = ?, hold_note = ? where state = 'pending' and " + THESE  # noqa: S608
-    tx.db.execute(query, (json.dumps(hold.agents), to_millis(hold.until), note, json.dumps(message.ids)))
+    _change_held(tx, message, note, "awaits = ?, not_before = ?", json.dumps(hold.agents), to_millis(hold.until))
 
 
 def release_message(tx: Transaction, message: HeldMessage, note: str | None) -> None:
     """Send a delayed message. Its time to be delivered begins now."""
-    query = "update outbox set awaits = null, not_before = ?, created_at = ?, hold_note = ? where state = 'pending' and " + THESE  # noqa: S608
-    tx.db.execute(query, (to_millis(tx.now), to_millis(tx.now), note, json.dumps(message.ids)))
+    _change_held(tx, message, note, "awaits = null, not_before = ?, created_at = ?", to_millis(tx.now), to_millis(tx.now))
 
 
 def drop_held(tx: Transaction, message: HeldMessage, note: str) -> None:
     """Drop a delayed message that is no longer news, or whose content has reached the target in another message."""
-    query = (
-        "update outbox set awaits = null, state = 'dropped', finished_at = ?, hold_note = ? where state = 'pending' and " + THESE  # noqa: S608
-    )
-    tx.db.execute(query, (to_millis(tx.now), note, json.dumps(message.ids)))
+    _change_held(tx, message, note, "awaits = null, state = 'dropped', finished_at = ?", to_millis(tx.now))
+
+
+def _change_held(tx: Transaction, message: HeldMessage, note: str | None, changes: str, *values: object) -> None:
+    query = f"update outbox set {changes}, hold_note = ? where state = 'pending' and {THESE}"  # noqa: S608 (literals)
+    tx.db.execute(query, (*values, note, json.dumps(message.ids)))
 
 
 def merge_held(tx: Transaction, messages: Sequence[HeldMessage], into: int) -> None:
