@@ -43,9 +43,10 @@ def end_orphans(pids: Iterable[int]) -> set[int]:
     groups = {pid: _living_group_of(pid) for pid in pids}
     spared = {pid for pid, group in groups.items() if group == os.getpgrp()}
     targets = set(groups.values()) - {0, os.getpgrp()}
-    _signal_groups(targets, signal.SIGTERM)
-    if _wait_for_groups(targets, KILL_AFTER):
-        _signal_groups(targets, signal.SIGKILL)
+    for group in targets:
+        signal_group(group, signal.SIGTERM)
+    for group in targets if _wait_for_groups(targets, KILL_AFTER) else ():
+        signal_group(group, signal.SIGKILL)
     return spared | _wait_for_groups(targets, KILL_AFTER / 2)
 
 
@@ -103,12 +104,15 @@ def _living_group_of(pid: int) -> int:
     return 0 if state in "ZX" else int(group)
 
 
-def _signal_groups(groups: Iterable[int], number: int) -> None:
-    for group in groups:
-        try:
-            os.killpg(group, number)
-        except (ProcessLookupError, PermissionError):
-            continue
+def signal_group(group: int, number: int) -> bool:
+    """Send a signal to a process group (0: only check); False if it has no member."""
+    try:
+        os.killpg(group, number)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # it has a member, which has changed its user
+        return True
+    return True
 
 
 def _wait_for_groups(groups: set[int], seconds: float) -> set[int]:

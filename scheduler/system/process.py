@@ -25,7 +25,7 @@ from heartbeat.runners.errors import CallError
 from heartbeat.runners.redaction import reveal_secret
 from heartbeat.threads import finish_despite_cancellation
 from scheduler.system.file_limits import is_scarcity
-from scheduler.system.orphans import KILL_AFTER, POLL_INTERVAL, RUN_ID_VARIABLE, WORKER_VARIABLE
+from scheduler.system.orphans import KILL_AFTER, POLL_INTERVAL, RUN_ID_VARIABLE, WORKER_VARIABLE, signal_group
 
 EndReason = Literal["timeout", "cancelled", "shutdown"]
 
@@ -320,13 +320,13 @@ class _ChildProcess:
         if self.ended.done() or self._kill_timer is not None:
             return
         self._end_reason = why
-        _signal_group(self._process.pid, signal.SIGTERM)
+        signal_group(self._process.pid, signal.SIGTERM)
         self._kill_timer = self._loop.call_later(KILL_AFTER, self._kill_group)
 
     def _kill_group(self) -> None:
         if not self.ended.done():
             self._killed = True
-            _signal_group(self._process.pid, signal.SIGKILL)
+            signal_group(self._process.pid, signal.SIGKILL)
 
     def _poll_leader(self) -> None:
         """Check every 20 ms whether the leader has ended, if there is no pidfd."""
@@ -343,7 +343,7 @@ class _ChildProcess:
             self._pidfd = None
         if self._kill_timer is not None:
             self._process.wait()
-            if _signal_group(self._process.pid, 0) and not self._killed:
+            if signal_group(self._process.pid, 0) and not self._killed:
                 self._loop.call_later(POLL_INTERVAL, self._on_leader_exit)
                 return
             self._kill_timer.cancel()
@@ -500,17 +500,6 @@ class _SpawnThreads:
 
 
 _spawn_threads = _SpawnThreads()
-
-
-def _signal_group(group: int, number: int) -> bool:
-    """Send a signal to a process group (0: only check); False if it has no member."""
-    try:
-        os.killpg(group, number)
-    except ProcessLookupError:
-        return False
-    except PermissionError:  # it has a member, which has changed its user
-        return True
-    return True
 
 
 def _start_error(error: OSError | ValueError | RuntimeError, program: str, cwd: Path, env: Mapping[str, object]) -> str:
