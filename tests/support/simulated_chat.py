@@ -77,11 +77,11 @@ class SimulatedChat:
 
     def press(self, data: str, person: str, chat: str) -> None:
         """A person presses a button with this data."""
-        self._sent.append(Press(str(len(self._sent)), chat, "", person, data, self._names(person)))
+        self._sent.append(Press(chat, "", person, self._names(person), str(len(self._sent)), data))
 
     def reply(self, number: int, text: str, person: str, chat: str) -> None:
         """A person replies to the message with this number."""
-        self._sent.append(Reply(9000 + len(self._sent), str(number), chat, "", person, self._names(person), text))
+        self._sent.append(Reply(chat, "", person, self._names(person), 9000 + len(self._sent), str(number), text))
 
     @staticmethod
     def _names(person: str) -> frozenset[str]:

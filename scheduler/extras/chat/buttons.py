@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Literal
 
-from heartbeat.words import one_line
 from heartbeatd.operations import Concern
 from heartbeatd.secret import Secret
 from heartbeatd.verbs import RESUME, RUN_AGAIN, VERB_ENDPOINTS, VERBS, Resume, Verb
@@ -23,7 +22,7 @@ from scheduler.channels import registry, telegram
 from scheduler.engine.effects import Sender, VerbRequest
 from scheduler.engine.questions import answer_question
 from scheduler.engine.tick_items import Refused, Tick
-from scheduler.extras.chat.telegram_buttons import Press, Reply
+from scheduler.extras.chat.telegram_buttons import FromPerson, Press
 from scheduler.model.events import ButtonPressed
 from scheduler.model.message import Button
 from scheduler.model.outcome import Kind, Trigger
@@ -127,7 +126,7 @@ def _code(url: Secret, message: OutboxMessage, action: str, expires: int) -> str
     return base64.urlsafe_b64encode(hmac.new(key, signed, hashlib.sha256).digest()[:CODE_BYTES]).decode().rstrip("=")
 
 
-def is_from_its_chat(press: Press | Reply, channel: Channel, message: OutboxMessage) -> bool:
+def is_from_its_chat(press: FromPerson, channel: Channel, message: OutboxMessage) -> bool:
     """Whether a press or a reply comes from the chat that its message was sent to. A channel's chat may be known by its @name."""
     place = registry.channel_for_recipient(channel, message.recipient)
     try:
@@ -192,7 +191,7 @@ class PressButton:
         return message, "replayed" if tick.tx.db.execute(query, (message.id, action)).fetchone() else None
 
     def _act(self, tick: Tick, message: OutboxMessage, action: str) -> str:
-        name = one_line(f"{self.press.user} on {message.channel}")[:100]
+        name = self.press.sender_on(message.channel)
         question = questions.question_of_notice(tick.tx.db, message.notice)
         if question is not None:
             return answer_question(tick, question.id, question.options[int(action.removeprefix(ANSWER))], name).course
@@ -203,4 +202,4 @@ class PressButton:
         channel = message.channel if message else self.channel
         name = message.name if message else None
         shown = CHAT_BUTTONS[action].label if action in CHAT_BUTTONS else "Answer" if action.startswith(ANSWER) else "unknown"
-        tx.report(ButtonPressed(channel, shown, result, one_line(self.press.user)[:100], name))
+        tx.report(ButtonPressed(channel, shown, result, self.press.user, name))

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
-from heartbeat.words import one_line
-from heartbeatd.answers import PersonQuestion
 from heartbeatd.operations import parse_span
 from heartbeatd.verbs import CloseProblem, Wake
 from scheduler.engine.effects import Sender, VerbRequest
@@ -104,7 +102,11 @@ class ReplyToMessage:
         if not is_new:
             return ""
         try:
-            says = self._answer(tick, message, question) if question else self._act(tick, message)
+            person = self.reply.sender_on(message.channel)
+            if question:
+                says = answer_question(tick, question.id, self.reply.text.rstrip(".!"), person).course
+            else:
+                says = self._act(tick, message, Sender(person))
         except Refused as refused:
             self._report(tick, message, "failed")
             return str(refused)
@@ -122,10 +124,8 @@ class ReplyToMessage:
                 return message
         return None
 
-    def _act(self, tick: Tick, message: OutboxMessage) -> str:
+    def _act(self, tick: Tick, message: OutboxMessage, person: Sender) -> str:
         whole, text = outbox.whole_message(tick.tx.db, message), self.reply.text
-        name = one_line(f"{self.reply.user} on {message.channel}")[:100]
-        person = Sender(name)
         if text.casefold().rstrip(".!") in DONE:
             return self._close(tick, whole, person)
         zone = tick.plan.settings.zone
@@ -136,16 +136,12 @@ class ReplyToMessage:
         when = local_text(message.created_at, zone)
         quoted = whole.text if len(whole.text) <= MOST_QUOTED else f"{whole.text[:MOST_QUOTED]}…"
         told = f"Answer of {self.reply.user}: {text}\n\nIt answers this message of {when}:\n{quoted}"
-        waiting = wakes.find_wake_of_sender(tick.tx, wakes_of_agents.Wake(agent, Trigger.MANUAL, name))
+        waiting = wakes.find_wake_of_sender(tick.tx, wakes_of_agents.Wake(agent, Trigger.MANUAL, person.name))
         told = f"{waiting.text}\n\n{told}" if waiting else told  # a wake has only the latest text of its sender
         if len(told.encode(errors="replace")) > wakes_of_agents.TEXT_LIMIT:
             before = ", together with your replies that the agent has not read yet" if waiting else ""
             raise Refused("bad_request", f"this reply is too long{before}, and was not passed on; shorten it, or write it later")
         return VerbRequest(Wake(text=told), (Kind.HEARTBEAT, agent), person)(tick).says
-
-    def _answer(self, tick: Tick, message: OutboxMessage, question: PersonQuestion) -> str:
-        person = one_line(f"{self.reply.user} on {message.channel}")[:100]
-        return answer_question(tick, question.id, self.reply.text.rstrip(".!"), person).course
 
     def _close(self, tick: Tick, whole: HeldMessage, person: Sender) -> str:
         found = problems.problems_in_message(tick.tx.db, whole.first_sent_id)
@@ -162,12 +158,12 @@ class ReplyToMessage:
         channels = tick.plan.settings.channels
         again = outbox.queue_notice(tick.tx, channels, message.origin, notice, whole.text, (target,), message.title)[target]
         queued = outbox.whole_message(tick.tx.db, outbox.get_message(tick.tx.db, again))
-        note = f"waits until {when}, as {one_line(self.reply.user)[:100]} has asked"
+        note = f"waits until {when}, as {self.reply.user} has asked"
         outbox.hold_message(tick.tx, queued, Hold((), at), note)
         return f"this message is sent again at {when}"
 
     def _report(self, tick: Tick, message: OutboxMessage, result: str) -> None:
-        tick.tx.report(ButtonPressed(message.channel, "Reply", result, one_line(self.reply.user)[:100], message.name))
+        tick.tx.report(ButtonPressed(message.channel, "Reply", result, self.reply.user, message.name))
 
 
 def _agent_of(tick: Tick, message: OutboxMessage) -> str:

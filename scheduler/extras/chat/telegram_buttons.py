@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from heartbeat.words import one_line
 from heartbeatd.secret import Secret
 from scheduler.channels import telegram
 from scheduler.channels.http_post import clean_reason, post_json
@@ -18,6 +19,7 @@ POLL_SECONDS = 50  # for which Telegram waits for a press before it answers
 ANSWER_SECONDS = 10.0  # in addition, until the answer is there
 MAX_UPDATES = 100  # in one answer; Telegram sends no more
 LONGEST_ANSWER = 200  # characters of the text that Telegram shows after a press
+MAX_NAME = 100  # characters of the name of a person, with the channel
 
 _COMMA = re.compile(r"\s*,\s*")
 _UPDATES = re.compile(r'\s*\{\s*"ok"\s*:\s*true\s*,\s*"result"\s*:\s*\[\s*')
@@ -37,33 +39,36 @@ class Bot:
 
 
 @dataclass(frozen=True, slots=True)
-class Press:
-    """A press of a button: `data` is that of the button, or whatever else the client has sent. `user` is a name for display.
+class FromPerson:
+    """What a person has sent in a chat. `user` is a name for display, in one short line.
 
     `people` are the names by which a config may allow the person: the user name in lower case, and the number.
     """
 
-    id: str
-    chat: str
-    chat_name: str
-    user: str
-    data: str
-    people: frozenset[str] = frozenset()
-
-
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """A message of a person that answers the message with the number `to` in the chat. `number` is its own.
-
-    `people` are the names by which `people` of a channel may allow the person: the user name in lower case, and the number.
-    """
-
-    number: int
-    to: str
     chat: str
     chat_name: str
     user: str
     people: frozenset[str]
+
+    def sender_on(self, channel: str) -> str:
+        """The person as records name it."""
+        return f"{self.user} on {channel}"[:MAX_NAME]
+
+
+@dataclass(frozen=True, slots=True)
+class Press(FromPerson):
+    """A press of a button: `data` is that of the button, or whatever else the client has sent."""
+
+    id: str
+    data: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reply(FromPerson):
+    """A message of a person that answers the message with the number `to` in the chat. `number` is its own."""
+
+    number: int
+    to: str
     text: str
 
 
@@ -146,36 +151,26 @@ def _read_reply(message: object) -> Reply | None:
     """The reply in a message of a person; None if it is none, or has no text."""
     if not isinstance(message, dict):
         return None
-    to, chat, user = _map(message.get("reply_to_message")), _map(message.get("chat")), _map(message.get("from"))
-    number, text, name = message.get("message_id"), message.get("text"), user.get("username")
-    if type(number) is not int or type(to.get("message_id")) is not int or not isinstance(text, str) or not text.strip():
+    to, number, text = _map(message.get("reply_to_message")).get("message_id"), message.get("message_id"), message.get("text")
+    if type(number) is not int or type(to) is not int or not isinstance(text, str) or not text.strip():
         return None
-    shown = str(name or user.get("first_name") or user.get("id"))
-    return Reply(
-        number,
-        str(to["message_id"]),
-        str(chat.get("id", "")),
-        str(chat.get("username", "")),
-        shown,
-        _names_of(user),
-        text.strip(),
-    )
+    return Reply(*_read_person(message.get("chat"), message.get("from")), number, str(to), text.strip())
 
 
 def _read_press(query: object) -> Press | None:
     """The press in a callback query; None if it is none of a button of a message."""
-    if not isinstance(query, dict):
+    if not isinstance(query, dict) or not isinstance(query.get("id"), str):
         return None
-    chat, user = _map(_map(query.get("message")).get("chat")), _map(query.get("from"))
-    number, name = query.get("id"), user.get("username") or user.get("first_name") or user.get("id")
-    if not isinstance(number, str):
-        return None
-    place = str(chat.get("id", "")), str(chat.get("username", ""))
-    return Press(number, *place, str(name), str(query.get("data", "")), _names_of(user))
+    person = _read_person(_map(query.get("message")).get("chat"), query.get("from"))
+    return Press(*person, query["id"], str(query.get("data", "")))
 
 
-def _names_of(user: Mapping[str, object]) -> frozenset[str]:
-    return frozenset(str(each).casefold() for each in (user.get("username"), user.get("id")) if each)
+def _read_person(chat: object, user: object) -> tuple[str, str, str, frozenset[str]]:
+    """The fields of `FromPerson`."""
+    chat, user = _map(chat), _map(user)
+    shown = one_line(str(user.get("username") or user.get("first_name") or user.get("id")))[:MAX_NAME]
+    people = frozenset(str(each).casefold() for each in (user.get("username"), user.get("id")) if each)
+    return str(chat.get("id", "")), str(chat.get("username", "")), shown, people
 
 
 def _map(value: object) -> Mapping[str, object]:
