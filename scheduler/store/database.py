@@ -69,14 +69,16 @@ class Store:
 
     It uses WAL with `synchronous=FULL`, because an acknowledged commit must survive a power loss. Every write goes through
     `transaction`. `epoch` is set while this daemon leads others on a server, and `is_fenced` once another one has led since.
-    `server_identity` differs between a server and the standby that replaces it; None: it is a file, or not known.
+    `server_identity` differs between a server and the standby that replaces it; None: it is a file, or not known. `reserve` is
+    None if the database is in no file of this machine: its disk is then not known.
     """
 
     epoch: int | None = None
     is_fenced = False
     server_identity: str | None = None
+    reserve: DiskReserve | None = None
 
-    def __init__(self, path: Path, connection: sqlite3.Connection, reserve: DiskReserve) -> None:
+    def __init__(self, path: Path, connection: sqlite3.Connection, reserve: DiskReserve | None) -> None:
         self.path = path
         self.connection = connection
         self.reserve = reserve
@@ -114,11 +116,12 @@ class Store:
 
     def keep_reserve(self) -> None:
         """Create the disk reserve if there is room. While there is none, keep the write-ahead log small."""
-        self._fold_log_at(FOLDED_AT if self.reserve.create_if_missing() else FOLDED_AT_IF_SHORT)
+        if self.reserve is not None:
+            self._fold_log_at(FOLDED_AT if self.reserve.create_if_missing() else FOLDED_AT_IF_SHORT)
 
     def make_room(self) -> bool:
         """Release the disk reserve, because the disk is full; False if there was nothing to release."""
-        if not self.reserve.release_room():
+        if self.reserve is None or not self.reserve.release_room():
             return False
         self._fold_log_at(FOLDED_AT_IF_SHORT)
         with suppress(sqlite3.OperationalError):  # every commit tries this again
@@ -127,7 +130,7 @@ class Store:
 
     def shortage(self) -> str | None:
         """What is wrong if its disk is so full that there is no room for the reserve; None if all is well."""
-        return shortage_message(self.reserve.path)
+        return None if self.reserve is None else shortage_message(self.reserve.path)
 
     def close(self) -> None:
         """Close the connection. The last connection that closes folds the write-ahead log into the file."""
@@ -202,17 +205,8 @@ class MemoryStore(Store):
 
     def __init__(self) -> None:
         nowhere = Path(os.devnull)
-        super().__init__(nowhere, open_empty_database(), DiskReserve(nowhere))
+        super().__init__(nowhere, open_empty_database(), None)
         self.connection.execute("pragma foreign_keys = on")
-
-    def keep_reserve(self) -> None:
-        """There is no disk to reserve room on."""
-
-    def make_room(self) -> bool:
-        return False
-
-    def shortage(self) -> None:
-        return None
 
     def _check_same_file(self) -> None:
         """Nobody can replace it."""

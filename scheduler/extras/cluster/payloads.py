@@ -24,6 +24,7 @@ from cron.job_schedules import CronSchedule
 from heartbeat.spec import Agent
 from heartbeatd.secret import MissingSecret, Secret
 from scheduler import __version__
+from scheduler.extras.cluster.job_queue import NewAttempt
 from scheduler.model.entry import Claim, Entry, Facts, Key, OpenRun
 from scheduler.model.outcome import SUCCESSES, UNSENT_CALL, AttemptResult, Failure, Kind, Outcome, Skip
 from scheduler.work.executor import Done, Interrupted, NeverBegun, NotTaken
@@ -102,18 +103,11 @@ class ClaimCodec:
         """A text that is unique for this attempt, among all schedulers."""
         return attempt_key(task.run.owner, task.run.id, task.run.fence)
 
-    def lock(self, task: Claim) -> str:
-        """Of all tasks with the same lock, only one is executed at a time."""
+    def new_attempt(self, key: str, owner: str, task: Claim, server: str | None) -> NewAttempt:
+        """A task as the queue takes it: its timeout includes the time in the queue."""
         entry = task.entry
-        return lock_of_lane(entry.lane) if entry.lane is not None else entry.kind.label_of(entry.name)
-
-    def queue(self, task: Claim) -> str:
-        """The queue whose workers execute the task."""
-        return task.entry.queue
-
-    def seconds(self, task: Claim) -> float:
-        """How long the task may take, including the time in the queue."""
-        return task.entry.spec.timeout.total_seconds()
+        lock = lock_of_lane(entry.lane) if entry.lane is not None else entry.kind.label_of(entry.name)
+        return NewAttempt(key, owner, lock, self.write_task(task), entry.spec.timeout.total_seconds(), server, entry.queue)
 
     def write_task(self, task: Claim) -> str:
         """The payload of a task."""

@@ -402,16 +402,6 @@ class ServerStore(Store):
         self.connection = cast("sqlite3.Connection", connection)
         self.server_identity = identity or self.server_identity
 
-    def keep_reserve(self) -> None:
-        """A server has no disk reserve of heartbeatd."""
-
-    def shortage(self) -> None:
-        """The disk of a server is not known."""
-
-    def make_room(self) -> bool:
-        """Whether room was made on a full disk: never, the disk is the server's."""
-        return False
-
     def close(self) -> None:
         """Close the connection."""
         with suppress(ServerError):

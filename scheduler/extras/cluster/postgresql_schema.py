@@ -105,41 +105,29 @@ def _read_table(db: sqlite3.Connection, table: str, sql: str) -> Table:
     return Table(columns, tuple(constraints))
 
 
-def creation(schema: Schema, before: Schema | None = None) -> list[str]:
-    """The statements that add to PostgreSQL what `schema` has beyond `before` (None: an empty database)."""
-    known = before or Schema({}, {})
+def creation(schema: Schema, before: Schema) -> list[str]:
+    """The statements that add to PostgreSQL the tables and columns that `schema` has beyond `before`."""
     statements = []
     for name, table in schema.tables.items():
-        if name not in known.tables:
+        if name not in before.tables:
             parts = [f'"{column}" {kind}' for column, kind in table.columns.items()]
             statements.append(f'create table "{name}" (\n  ' + ",\n  ".join([*parts, *table.constraints]) + "\n)")
             continue
-        old = known.tables[name]
-        statements += [
-            f'alter table "{name}" add column "{column}" {kind}'
-            for column, kind in table.columns.items()
-            if column not in old.columns
-        ]
+        new = [column for column in table.columns if column not in before.tables[name].columns]
+        statements += [f'alter table "{name}" add column "{column}" {table.columns[column]}' for column in new]
     return statements
 
 
-def removal(schema: Schema, before: Schema) -> list[str]:
-    """The statements that remove from PostgreSQL what only `before` has."""
-    changed = [name for name, sql in before.indexes.items() if schema.indexes.get(name) != sql]
-    dropped = [name for name in before.tables if name not in schema.tables]
-    statements = [f'drop index if exists "{name}"' for name in changed]
-    statements += [f'drop table "{name}"' for name in dropped]
+def completion(schema: Schema, before: Schema) -> list[str]:
+    """The statements that then remove what only `before` has, and create the indexes that it does not have, or differently."""
+    statements = [f'drop index if exists "{name}"' for name, sql in before.indexes.items() if schema.indexes.get(name) != sql]
     for name, table in before.tables.items():
-        if name in schema.tables:
-            gone = [column for column in table.columns if column not in schema.tables[name].columns]
-            statements += [f'alter table "{name}" drop column "{column}"' for column in gone]
-    return statements
-
-
-def index_creation(schema: Schema, before: Schema | None = None) -> list[str]:
-    """The statements that create the indexes that `before` does not have, or has differently."""
-    known = before.indexes if before else {}
-    return [sql for name, sql in schema.indexes.items() if known.get(name) != sql]
+        if name not in schema.tables:
+            statements.append(f'drop table "{name}"')
+            continue
+        gone = [column for column in table.columns if column not in schema.tables[name].columns]
+        statements += [f'alter table "{name}" drop column "{column}"' for column in gone]
+    return statements + [sql for name, sql in schema.indexes.items() if before.indexes.get(name) != sql]
 
 
 def apply_schema(db: sqlite3.Connection, schema: str, server: str, steps: Migrations = migrations) -> None:
@@ -206,7 +194,8 @@ def _create_all(db: sqlite3.Connection, schema: str, steps: Migrations) -> None:
     db.execute(FUNCTIONS)
     with closing(_twin(steps)) as twin:
         wanted = read_schema(twin)
-    for statement in (*creation(wanted), *index_creation(wanted)):
+    nothing = Schema({}, {})
+    for statement in (*creation(wanted, nothing), *completion(wanted, nothing)):
         db.execute(statement)
     db.execute(
         "create table _leader (one boolean primary key default true check (one), epoch bigint not null default 0, holder text,"
@@ -239,11 +228,6 @@ def _migrate(db: sqlite3.Connection, missing: list[str], steps: Migrations) -> N
             before, recorder = read_schema(twin), _Recorder(twin)
             step.fn(recorder)
             after = read_schema(twin)
-            for statement in (
-                *creation(after, before),
-                *recorder.changes,
-                *removal(after, before),
-                *index_creation(after, before),
-            ):
+            for statement in (*creation(after, before), *recorder.changes, *completion(after, before)):
                 db.execute(statement)
             db.execute("insert into _migration (name) values (?)", (step.name,))

@@ -66,7 +66,6 @@ class RemoteExecutor:
         self._owners = {links.instance}  # in the queue: this process, and those whose attempts it has adopted
         self._lock = threading.Lock()
         self._tasks: dict[int, _RemoteTask] = {}
-        self._numbers: dict[str, int] = {}  # the numbers of these tasks, by key
         self._results: dict[int, tuple[Done[Claim, AttemptResult], str | None]] = {}  # with the key, if the queue has it
         self._new: list[_RemoteTask] = []
         self._cancellations: dict[str, EndReason] = {}
@@ -84,7 +83,6 @@ class RemoteExecutor:
         remote = _RemoteTask(number, task, self._codec.key(number, task))
         with self._lock:
             self._tasks[number] = remote
-            self._numbers[remote.key] = number
             self._new.append(remote)
         self._wake()
 
@@ -125,7 +123,6 @@ class RemoteExecutor:
             remote = self._tasks.pop(number, None)
             if remote is None:
                 return
-            self._numbers.pop(remote.key, None)
             self._results[number] = (done, None)
             if remote.is_sending:
                 self._cancellations[remote.key] = "cancelled"  # its late result has an unknown key, and is deleted
@@ -153,7 +150,6 @@ class RemoteExecutor:
             for key, task in found.result().items():
                 number = numbers[key]
                 self._tasks[number] = _RemoteTask(number, task, key, is_sending=True, is_sent=True)
-                self._numbers[key] = number
                 self._owners.add(key.rsplit("/", 2)[0])
         self._looked_at = float("-inf")  # to learn at once which workers execute them
         self._wake()
@@ -257,12 +253,11 @@ class RemoteExecutor:
 
     def _note_workers(self, found: Mapping[str, str]) -> None:
         with self._lock:
-            tasks = {key: self._tasks[self._numbers[key]] for key in found if key in self._numbers}
-        new = [(remote, found[key]) for key, remote in tasks.items() if remote.worker != found[key]]
-        for remote, worker in new:
-            remote.worker = worker
+            new = [remote for remote in self._tasks.values() if found.get(remote.key, remote.worker) != remote.worker]
+        for remote in new:
+            remote.worker = found[remote.key]
         if new:
-            self._links.report_workers([(remote.task, worker) for remote, worker in new])
+            self._links.report_workers([(remote.task, found[remote.key]) for remote in new])
 
     def _on_announcement(self, owner: str) -> None:
         if owner in self._owners:
@@ -300,13 +295,11 @@ class RemoteExecutor:
 
     def _new_attempt(self, remote: _RemoteTask) -> NewAttempt | None:
         """The attempt of a task; None if it cannot be written, which is then its result."""
-        task, codec = remote.task, self._codec
         try:
-            lock, payload, seconds = codec.lock(task), codec.write_task(task), codec.seconds(task)
-            return NewAttempt(remote.key, self._links.instance, lock, payload, seconds, remote.server, codec.queue(task))
+            return self._codec.new_attempt(remote.key, self._links.instance, remote.task, remote.server)
         except (LookupError, TypeError, ValueError) as error:
             with self._lock:
-                self._keep_result(remote, Done(task, None, error))
+                self._keep_result(remote, Done(remote.task, None, error))
             self._links.notify()
             return None
 
@@ -335,9 +328,9 @@ class RemoteExecutor:
             known = [*(key for _, key in self._results.values() if key is not None), *self._to_delete]
         received = await self._queue.results(self._owners, known)
         with self._lock:
+            tasks = {remote.key: remote for remote in self._tasks.values()}
             for end in received:
-                remote = self._tasks.get(self._numbers.get(end.key, -1))
-                if remote is None:
+                if (remote := tasks.get(end.key)) is None:
                     self._to_delete.append(end.key)
                 else:
                     done = self._codec.read_done(remote.task, end.payload)
@@ -381,7 +374,6 @@ class RemoteExecutor:
         """Move a task to the results, with its key if the queue has its result. The caller holds the lock."""
         if self._tasks.get(remote.number) is remote:
             del self._tasks[remote.number]
-            self._numbers.pop(remote.key, None)
             self._results[remote.number] = (done, key)
 
     def _report_problem(self, part: str, new: str | None) -> None:

@@ -217,7 +217,7 @@ class RemoteWorker:
         await fetching
         await self._wait_until_idle(grace, hurry)
         for attempt in list(self._attempts.values()):
-            self._interrupt(attempt, self._stopped(), "shutdown")
+            self._interrupt(attempt, self._interrupted(STOPPED), "shutdown")
         await self._wait_until_idle(2 * STUCK_SECONDS, None)
         await cancel_until_ended((*tasks, reporting))
         if self._worker_id is not None:
@@ -226,12 +226,9 @@ class RemoteWorker:
         with suppress(QueueUnavailable):
             await self._queue.close()
 
-    def _stopped(self) -> Interrupted:
-        return Interrupted(f"{self._name} {STOPPED}", was_stopped=True)
-
-    def _lost_contact(self) -> Interrupted:
-        """Of a task that has not begun."""
-        return Interrupted(f"{self._name} {LOST_CONTACT}", was_stopped=True)
+    def _interrupted(self, why: str, *, was_stopped: bool = True) -> Interrupted:
+        """Without `was_stopped`, the task had begun, and may be the cause."""
+        return Interrupted(f"{self._name} {why}", was_stopped=was_stopped)
 
     async def _wait_until_idle(self, seconds: float, hurry: asyncio.Event | None) -> None:
         ends_at = self._clock() + seconds
@@ -298,11 +295,7 @@ class RemoteWorker:
         ended = list(self._attempts.values())
         log_event(logging.WARNING, "lease_lost", worker=self._name, ends=len(ended))
         for attempt in ended:
-            self._interrupt(attempt, self._cut_off(), "shutdown")
-
-    def _cut_off(self) -> Interrupted:
-        """Of a task in progress whose worker has lost its lease."""
-        return Interrupted(f"{self._name} {LOST_CONTACT}", was_stopped=False)
+            self._interrupt(attempt, self._interrupted(LOST_CONTACT, was_stopped=False), "shutdown")
 
     def permit_until(self, ends_at: float) -> StartPermit:
         """Permits a task to do more until its time, or the lease, is over."""
@@ -362,9 +355,9 @@ class RemoteWorker:
         if fetched.may_have_begun:
             return Interrupted(MAY_HAVE_BEGUN, was_stopped=False)
         if self._stopping:
-            return self._stopped()
+            return self._interrupted(STOPPED)
         if worker_id != self._worker_id:  # the lease was lost during the fetch, so another worker may get the task
-            return self._lost_contact()
+            return self._interrupted(LOST_CONTACT)
         if fetched.seconds_left <= 0:
             log_event(logging.WARNING, "attempt_too_late", attempt=fetched.key, late=-fetched.seconds_left)
             return NotTaken(TOO_LATE)
@@ -414,7 +407,7 @@ class RemoteWorker:
 
     async def _carry_job(self, job: _Job, children: Children) -> AttemptResult:
         if self._clock() >= self._lease_ends:  # the process was frozen after it had fetched the job
-            raise self._lost_contact()
+            raise self._interrupted(LOST_CONTACT)
         if self._clock() >= job.ends_at:
             raise NotTaken(TOO_LATE)
         began_at = self._clock()
@@ -501,7 +494,7 @@ class RemoteWorker:
                 if (attempt := self._attempts.get(number)) is None:
                     continue
                 if is_lease_over and attempt.interrupted is None:  # the guard may have ended its program
-                    attempt.interrupted = self._cut_off()
+                    attempt.interrupted = self._interrupted(LOST_CONTACT, was_stopped=False)
                 self._set_result(attempt, done)
             self._local.ack([number for number, _ in ended])
             batch = [(each, each.result) for each in self._attempts.values() if each.result is not None]

@@ -13,11 +13,11 @@ from patience import PATIENCE
 from servers.postgres import PostgresServer
 
 from heartbeatd.secret import Secret
-from scheduler.extras.cluster.job_queue import JobQueue
+from scheduler.extras.cluster.job_queue import JobQueue, NewAttempt
 from scheduler.extras.cluster.payloads import ClaimCodec
 from scheduler.extras.cluster.remote_executor import RemoteExecutor
 from scheduler.extras.cluster.remote_worker import RemoteWorker
-from scheduler.model.daemon_health import DEFAULT_QUEUE, QueueState
+from scheduler.model.daemon_health import QueueState
 from scheduler.model.settings import Settings
 from scheduler.system.boot_clock import BootClock
 from scheduler.system.process import Children
@@ -39,14 +39,8 @@ class TextCodec(ClaimCodec):
     def key(self, number: int, task: str) -> str:
         return f"{self._prefix}/{number}/{task}"
 
-    def lock(self, task: str) -> str:
-        return f"{self._prefix}/{task}"
-
-    def queue(self, task: str) -> str:
-        return DEFAULT_QUEUE
-
-    def seconds(self, task: str) -> float:
-        return self._seconds
+    def new_attempt(self, key: str, owner: str, task: str, server: str | None) -> NewAttempt:
+        return NewAttempt(key, owner, f"{self._prefix}/{task}", self.write_task(task), self._seconds, server)
 
     def task_to_json(self, task: str) -> Mapping[str, Any]:
         return {"task": task}

@@ -390,4 +390,4 @@ def test_a_refusal_is_a_failure_that_may_be_retried_and_costs_nothing(make_world
 def test_jobs_of_one_agent_share_its_lock(make_world: MakeWorld) -> None:
     world = make_world(agent())
     claim = first_claim(world)
-    assert (codec_of(world).lock(claim), claim.entry.kind) == ("agent/ops", Kind.HEARTBEAT)
+    assert (codec_of(world).new_attempt("key", "owner", claim, None).lock, claim.entry.kind) == ("agent/ops", Kind.HEARTBEAT)
