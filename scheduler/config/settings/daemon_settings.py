@@ -29,7 +29,9 @@ _LISTEN = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^:\[\]\s]+):([0-9]{1,5})")
 
 
 def build_server(part: models.Server, node: ConfigNode) -> Server:
-    host, port = _parse_listen(part, node)
+    if (address := parse_address(part.listen)) is None:
+        node.add_error('this is not an address with a port; write "127.0.0.1:7857"', "listen")
+    host, port = address or ("127.0.0.1", 0)
     tokens = tuple(token for name, written in part.tokens.items() if (token := _build_token(name, written, node)))
     if not part.tokens and not is_loopback(host):
         words = f"declare server.tokens, or listen on 127.0.0.1:{port}"
@@ -60,12 +62,10 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _parse_listen(part: models.Server, node: ConfigNode) -> tuple[str, int]:
-    found = _LISTEN.fullmatch(part.listen)
-    if not found or int(found[2]) > 65535:
-        node.add_error('this is not an address with a port; write "127.0.0.1:7857"', "listen")
-        return "127.0.0.1", 0
-    return found[1].strip("[]"), int(found[2])
+def parse_address(text: str) -> tuple[str, int] | None:
+    """The host and the port of an address at which to listen; None if it is none."""
+    found = _LISTEN.fullmatch(text)
+    return (found[1].strip("[]"), int(found[2])) if found and int(found[2]) < 65536 else None
 
 
 def _build_token(name: str, part: models.Token, node: ConfigNode) -> Token | None:

@@ -138,8 +138,7 @@ class Leadership:
 
     def give_back(self) -> None:
         """Let another daemon lead, because this one cannot write. It may try to lead again."""
-        self._stop_threads()
-        self._release()
+        self.stop()
         self.epoch = None
         self._stopped = threading.Event()
 
@@ -151,25 +150,18 @@ class Leadership:
             thread.start()
 
     def stop(self, *, release: bool = True) -> None:
-        """Stop renewing. With `release` another daemon may lead at once."""
-        self._stop_threads()
-        if release and self.epoch is not None:
-            self._release()
-        self._disconnect()
-
-    def _stop_threads(self) -> None:
+        """Stop renewing. With `release` another daemon may lead at once; nothing is confirmed any more from before that on."""
         self._stopped.set()
         for thread in self._threads:
             thread.join(STOP_TIMEOUT)
         if any(thread.is_alive() for thread in self._threads) and self._connection is not None:
             self._connection.abort()  # a statement without an answer would also hold up the release
         self._threads.clear()
-
-    def _release(self) -> None:
-        """Let another daemon lead at once. From before that on, nothing is confirmed any more."""
-        self._renewed_at = -inf
-        with suppress(ServerError):
-            self._connect().execute(RELEASE, (self.epoch, self._holder))
+        if release and self.epoch is not None:
+            self._renewed_at = -inf
+            with suppress(ServerError):
+                self._connect().execute(RELEASE, (self.epoch, self._holder))
+        self._disconnect()
 
     def _keep(self, stopped: threading.Event) -> None:
         while not self._clock.wait(stopped, RENEW_EVERY):
@@ -252,11 +244,7 @@ def lead_for_a_command(url: str, holder: str, clock: BootClock, host: str = "a c
 
     `host` names the command for daemons that wait for it. An expired lease is taken after PATIENCE seconds.
     """
-
-    def ignore(_: str) -> None:
-        """The epoch keeps the command from writing."""
-
-    found = Leadership(url, holder, host, clock, ignore)
+    found = Leadership(url, holder, host, clock, lambda _: None)  # its epoch keeps a command that has lost it from writing
     while (standby := found.try_to_lead()) is not None and found.has_seen_expired_lease:
         clock.wait(threading.Event(), WATCH_EVERY)
     if standby is None:

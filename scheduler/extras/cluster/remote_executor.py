@@ -71,7 +71,7 @@ class RemoteExecutor:
         self._cancellations: dict[str, EndReason] = {}
         self._to_delete: list[str] = []
         self._problems: dict[str, str | None] = {}  # of sending and of receiving
-        self._problem: str | None = None
+        self.problem: str | None = None  # why PostgreSQL cannot be used now
         self._to_send, self._to_receive = asyncio.Event(), asyncio.Event()
         self._has_started = False
         self._side_tasks: list[asyncio.Task[None]] = []
@@ -113,7 +113,7 @@ class RemoteExecutor:
                 self._cancellations[remote.key] = why
             else:
                 self._new.remove(remote)
-                self._keep_result(remote, _never_fetched(remote.task, why, self._problem))
+                self._keep_result(remote, _never_fetched(remote.task, why, self.problem))
         self._wake()
         if not remote.is_sending:
             self._links.notify()
@@ -159,11 +159,6 @@ class RemoteExecutor:
         """Whether the queue has everything that was submitted, cancelled or acknowledged."""
         with self._lock:
             return not (self._new or self._cancellations or self._to_delete)
-
-    @property
-    def problem(self) -> str | None:
-        """Why PostgreSQL cannot be used now; None if it can."""
-        return self._problem
 
     def close(self) -> None:
         """Send what is left, if PostgreSQL can be reached, and close the connections. The loop still runs. Takes some seconds."""
@@ -380,10 +375,10 @@ class RemoteExecutor:
         """Log once when PostgreSQL becomes unavailable for one of the parts, and when it is available again for all."""
         self._problems[part] = new
         problem = next((each for each in self._problems.values() if each is not None), None)
-        log_availability(problem, self._problem)
-        if problem is not None and problem != self._problem:
+        log_availability(problem, self.problem)
+        if problem is not None and problem != self.problem:
             self._links.report_state(QueueState(problem))
-        self._problem = problem
+        self.problem = problem
 
 
 async def ask_state(queue: JobQueue, lease: float, entries: Iterable[Entry]) -> QueueState:

@@ -346,7 +346,7 @@ class RemoteWorker:
         if (obstacle := self._why_not_to_begin(fetched, worker_id)) is not None:
             self._set_result(attempt, Done(None, None, obstacle))
             return
-        attempt.timer = asyncio.get_running_loop().call_later(fetched.seconds_left, self._end_overdue, attempt)
+        attempt.timer = asyncio.get_running_loop().call_later(fetched.seconds_left, self._end, attempt, "timeout")
         attempt.beginning = asyncio.create_task(self._begin_when_permitted(attempt, fetched))
 
     def _why_not_to_begin(self, fetched: FetchedJob, worker_id: int) -> Exception | None:
@@ -371,33 +371,20 @@ class RemoteWorker:
         """Begin a task as soon as the config of this machine permits it. Refuse it if that does not happen soon."""
         last_look = min(attempt.ends_at, self._clock() + CONFIG_PATIENCE)
         was_refused = False
-        while not self._is_cancelled(attempt):
+        while not attempt.is_ending:
             try:
                 if was_refused:
                     self._reload()
-                self._begin(attempt, self._read_task(fetched))
+                self._local.submit(attempt.number, _Job(self._read_task(fetched), attempt.ends_at))
+                return
             except Exception as problem:  # noqa: BLE001 (the job would stay in progress)
                 may_change = isinstance(problem, AttemptRefused) and problem.may_change
-                if not may_change or self._clock() >= last_look or attempt.interrupted or self._stopping:
+                if not may_change or self._clock() >= last_look or self._stopping:
                     self._refuse(attempt, problem)
                     return
-            else:
-                return
             was_refused = True
             await asyncio.sleep(CONFIG_LOOK_SECONDS)
-
-    def _is_cancelled(self, attempt: _Attempt) -> bool:
-        """Whether the scheduler has ended an attempt that has not begun; that is then its result."""
-        if attempt.end_reason is None or attempt.interrupted is not None:
-            return False
-        self._set_result(attempt, Done(None, None, NeverBegun()))
-        return True
-
-    def _begin(self, attempt: _Attempt, task: Claim) -> None:
-        if attempt.interrupted is not None:
-            self._set_result(attempt, Done(None, None, attempt.interrupted))
-        else:
-            self._local.submit(attempt.number, _Job(task, attempt.ends_at))
+        self._set_result(attempt, Done(None, None, attempt.interrupted or NeverBegun()))
 
     def _refuse(self, attempt: _Attempt, problem: Exception) -> None:
         text = str(problem) if isinstance(problem, AttemptRefused) else f"{self._name} cannot run it: {problem}"
@@ -418,17 +405,13 @@ class RemoteWorker:
             self.counts.carried += 1
             self.counts.seconds += self._clock() - began_at
 
-    def _end_overdue(self, attempt: _Attempt) -> None:
-        self._local.cancel(attempt.number, "timeout")
-        self._give_up_later(attempt)
-
     def _interrupt(self, attempt: _Attempt, interruption: Interrupted, why: EndReason) -> None:
         if attempt.result is None and attempt.interrupted is None:
             attempt.interrupted = interruption
-            self._local.cancel(attempt.number, why)
-            self._give_up_later(attempt)
+            self._end(attempt, why)
 
-    def _give_up_later(self, attempt: _Attempt) -> None:
+    def _end(self, attempt: _Attempt, why: EndReason) -> None:
+        self._local.cancel(attempt.number, why)
         asyncio.get_running_loop().call_later(STUCK_SECONDS, self._give_up, attempt)
 
     def _give_up(self, attempt: _Attempt) -> None:
@@ -457,8 +440,7 @@ class RemoteWorker:
                 why = reasons.get(attempt.claimed.key)
                 if why is not None and attempt.number in self._attempts and attempt.end_reason != why:
                     attempt.end_reason = why
-                    self._local.cancel(attempt.number, _end_reason(why))
-                    self._give_up_later(attempt)
+                    self._end(attempt, _end_reason(why))
 
     def _on_announcement(self, payload: str) -> None:
         if "abort" in payload:

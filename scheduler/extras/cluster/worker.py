@@ -24,6 +24,7 @@ from heartbeat.words import list_names
 from heartbeatd.state_folder import config_folder
 from scheduler.config.file.diagnostics import ConfigError
 from scheduler.config.settings import load
+from scheduler.config.settings.daemon_settings import parse_address
 from scheduler.config.settings.file_checks import find_missing_files
 from scheduler.extras.cluster.job_queue import JobQueue, QueueUnavailable, ask_queue
 from scheduler.extras.cluster.payloads import ClaimCodec, lock_of_lane, missing_secret
@@ -100,13 +101,6 @@ def find_unrunnable(config: WorkerConfig) -> Iterator[tuple[str, str]]:
             yield f"{'agent' if section == 'agents' else 'cron'}/{name}", message
 
 
-def _parse_address(value: str) -> tuple[str, int]:
-    host, colon, port = value.rpartition(":")
-    if not (colon and host and port.isdecimal() and int(port) < 65536):
-        raise InputError(f"--listen: {value!r} is not an address; write 127.0.0.1:7858")
-    return host.strip("[]"), int(port)
-
-
 def run_worker(
     name: str | None,
     queues: Sequence[str] | None,
@@ -117,7 +111,9 @@ def run_worker(
     path: Path,
 ) -> None:
     """Execute runs until a signal. Without `queues`, those of the default queue."""
-    address = _parse_address(listen) if listen else None
+    address = parse_address(listen) if listen else None
+    if listen and address is None:
+        raise InputError(f"--listen: {listen!r} is not an address; write 127.0.0.1:7858")
     log.set_up_log(sys.stderr, form=form, level=getattr(logging, level.upper()))
     config = WorkerConfig(path, os.environ)
     remote = _remote_queue(config.settings)
