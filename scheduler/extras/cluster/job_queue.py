@@ -11,11 +11,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from importlib.metadata import version
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import psycopg
@@ -673,7 +674,8 @@ class JobQueue:
         """A transaction: its connection, and the manager of jobs that does everything in it."""
         async with self._in_time(), self._connector.pool.connection() as db:
             connector = PsycopgConnector()
-            await connector.open_async(_OnlyConnection(db))
+            # What a connector uses of a pool: it gives this connection, in whose transaction everything is done.
+            await connector.open_async(SimpleNamespace(connection=partial(nullcontext, db)))
             yield db, JobManager(connector)
 
     async def _all(self, statement: str, **arguments: object) -> list[dict[str, Any]]:
@@ -712,17 +714,6 @@ def ask_queue(remote: RemoteQueue, ask: Callable[[JobQueue], Awaitable[T]], *, m
                 await queue.close()
 
     return asyncio.run(connect_and_ask())
-
-
-class _OnlyConnection:
-    """What a connector uses of a pool, with one connection in whose transaction everything is done."""
-
-    def __init__(self, db: psycopg.AsyncConnection[TupleRow]) -> None:
-        self._db = db
-
-    @asynccontextmanager
-    async def connection(self) -> AsyncIterator[psycopg.AsyncConnection[TupleRow]]:
-        yield self._db
 
 
 async def _read_identity(db: psycopg.AsyncConnection[TupleRow]) -> str:

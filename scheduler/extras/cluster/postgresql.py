@@ -417,11 +417,12 @@ class ServerStore(Store):
         try:
             self._reconnect_if_lost()
             self._server.execute("begin immediate")  # as in SQLite, where it locks the file
-            number = self._check_leadership()
+            leader = self._server.execute(SEE_LEADER).fetchone()
+            self._check_epoch(leader)
             work = UnitOfWork(self.connection)
             yield work
             work.write_changes()
-            self._commit(number)
+            self._commit(str(leader["number"]))
         except ServerError as error:
             self._roll_back()
             raise self._translate_server_error(error) from error
@@ -448,12 +449,6 @@ class ServerStore(Store):
             raise DatabaseUnavailable("the server has not finished the last commit yet")
         self._check_epoch(row)
         return bool(row["status"] == "committed") and has_rows
-
-    def _check_leadership(self) -> str:
-        """Returns the id of the transaction. Raises LeadershipLost if another daemon has led since."""
-        row = self._server.execute(SEE_LEADER).fetchone()
-        self._check_epoch(row)
-        return str(row["number"])
 
     def _check_epoch(self, leader: Row) -> None:
         if self.epoch is not None and leader["epoch"] != self.epoch:

@@ -24,7 +24,7 @@ from scheduler.work.run_extras import DaemonLinks
 
 T = TypeVar("T")
 
-POLL_SECONDS = 2.0  # between looks for results, in case that a notification is lost
+POLL_SECONDS = 2.0  # between looks at the queue, in case that a notification is lost
 LOOK_SECONDS = 5.0  # between looks at the workers
 LONG_TASK_SECONDS = 5.0  # from the submission of a task until its worker is reported; for each short one, that costs a write
 RETRY_SECONDS = 0.5  # after PostgreSQL could not be reached

@@ -25,7 +25,14 @@ from heartbeat.runners import Failure
 from heartbeat.runners.errors import CallError
 from scheduler.extras.cluster.job_queue import MAY_HAVE_BEGUN, Claimed, FetchedJob, JobQueue, QueueUnavailable, Renewal
 from scheduler.extras.cluster.payloads import AttemptRefused, ClaimCodec
-from scheduler.extras.cluster.remote_executor import cancel_until_ended, log_availability, run_again_after_errors, wait_for_event
+from scheduler.extras.cluster.remote_executor import (
+    POLL_SECONDS,
+    RETRY_SECONDS,
+    cancel_until_ended,
+    log_availability,
+    run_again_after_errors,
+    wait_for_event,
+)
 from scheduler.model.entry import Claim
 from scheduler.model.outcome import AttemptResult
 from scheduler.system.log import log_event
@@ -35,8 +42,6 @@ from scheduler.work.executor import Done, Interrupted, LocalExecutor, NeverBegun
 RENEWALS_PER_LEASE = 10
 LEASE_MARGIN = 0.75  # of the lease; the rest is for ending tasks, and for the difference between two clocks' speeds
 GUARD_MARGIN = 0.85  # of the lease, after which the guard acts: later than the worker itself, and before others repeat the runs
-POLL_SECONDS = 2.0  # between looks for jobs and cancellations, in case that a notification is lost
-RETRY_SECONDS = 0.5  # after PostgreSQL could not be reached
 STUCK_SECONDS = 15.0  # from the end of a task's time until its result is given up
 CONFIG_PATIENCE = 15.0  # seconds that a refused task waits for another config, which may be on its way
 CONFIG_LOOK_SECONDS = 0.5
@@ -147,7 +152,6 @@ class RemoteWorker:
         self._attempts: dict[int, _Attempt] = {}
         self._numbers = itertools.count(1)  # of attempts
         self._worker_id: int | None = None
-        self._fetch_uncertain_until = float("-inf")  # until then, a fetch that has failed may turn out to be committed
         self._compared_at = float("-inf")  # the jobs that it has fetched with those that it knows
         self._lease_ends = float("-inf")
         self._stopping = False
@@ -315,13 +319,12 @@ class RemoteWorker:
                 asked_at = self._clock()
                 try:
                     # After a failover, jobs may count as fetched again whose results the server has lost.
-                    is_old = asked_at - self._compared_at >= self._lease / RENEWALS_PER_LEASE
-                    if is_old or asked_at < self._fetch_uncertain_until:
+                    if asked_at - self._compared_at >= self._lease / RENEWALS_PER_LEASE:
                         self._compared_at = asked_at
                         fetched = await self._queue.fetched_jobs(worker_id, self._name, self._jobs_of(worker_id))
                     fetched += await self._queue.fetch(worker_id, self._name, room)
                 except QueueUnavailable as error:
-                    self._fetch_uncertain_until = self._clock() + self._lease
+                    self._compared_at = float("-inf")  # the fetch may have been committed
                     self._report_problem(str(error))
                 for each in fetched:
                     self._accept(each, asked_at, worker_id)

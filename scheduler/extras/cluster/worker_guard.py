@@ -14,7 +14,6 @@ import os
 import secrets
 import signal
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import count
@@ -149,9 +148,6 @@ def _lease_end_in(fd: int) -> float:
 
 
 def _marks_in(fd: int) -> set[str]:
-    """The marks of runs in progress. A worker of an earlier version adds a line for the begin of a run, and one for its end."""
-    marks: Counter[str] = Counter()
-    for line in os.pread(fd, MAX_FILE, HEADER).decode(errors="replace").splitlines():
-        written = line.strip(" \0")  # zeros are from a place that could not be written
-        marks[written[1:]] += 1 if written.startswith("+") else -1
-    return {mark for mark, number in marks.items() if number > 0}
+    """The marks of runs in progress."""
+    lines = os.pread(fd, MAX_FILE, HEADER).decode(errors="replace").splitlines()
+    return {mark for line in lines if (mark := line.strip(" +\0"))}  # zeros are from a place that could not be written
