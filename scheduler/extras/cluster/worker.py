@@ -38,6 +38,7 @@ from scheduler.model.settings import RemoteQueue, Settings
 from scheduler.net.http_client import HttpClient
 from scheduler.system import file_limits, lanes, log
 from scheduler.system.boot_clock import BootClock
+from scheduler.system.file_watch import hash_of_file
 from scheduler.system.lanes import Lanes
 from scheduler.system.log import log_event
 from scheduler.system.process import Children
@@ -54,7 +55,7 @@ class WorkerConfig:
         """Raises ConfigError."""
         self._path = path
         self._environ = environ
-        self._version = self._read_version()
+        self._content = hash_of_file(path)
         self._plan = self._load()
 
     @property
@@ -67,10 +68,10 @@ class WorkerConfig:
 
     def reload(self, *, always: bool = False) -> None:
         """Apply the file if it has changed. Errors are logged."""
-        version = self._read_version()
-        if version == self._version and not always:
+        content = hash_of_file(self._path)
+        if content == self._content and not always:
             return
-        self._version = version
+        self._content = content
         try:
             self._plan = self._load()
         except ConfigError as error:
@@ -82,13 +83,6 @@ class WorkerConfig:
     def _load(self) -> Plan:
         loaded = load.load_config(self._path, self._environ, for_worker=True)
         return make_plan(loaded.settings)
-
-    def _read_version(self) -> tuple[int, int, int] | None:
-        try:
-            found = self._path.stat()
-        except OSError:
-            return None
-        return found.st_mtime_ns, found.st_size, found.st_ino
 
 
 def find_unrunnable(config: WorkerConfig) -> Iterator[tuple[str, str]]:
