@@ -130,10 +130,11 @@ def test_logs_on_a_host_without_a_daemon_show_no_end_of_the_leader_while_it_has_
 
 
 def test_status_and_doctor_of_a_standby_name_the_leader(
-    hosts: Hosts, address: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    hosts: Hosts, address: str, tmp_path: Path, postgres: PostgresServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lease, store = hosts.add("one")
     lead(lease, store)
+    postgres.query(address, "update heartbeatd._leader set until_at = now() + interval '1 hour'")  # nobody renews it here
     config = tmp_path / "config.yaml"
     config.write_text(CONFIG.format(address=address, host="two"), "utf-8")
     lock = locate_files(config).lock_file
