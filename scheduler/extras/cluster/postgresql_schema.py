@@ -138,6 +138,8 @@ def apply_schema(db: sqlite3.Connection, schema: str, server: str, steps: Migrat
     db.execute("begin")
     try:
         db.execute("set local statement_timeout = 0")  # a large table may take minutes
+        # The twin gets the migrations first, for which a slow or busy machine needs seconds.
+        db.execute("set local idle_in_transaction_session_timeout = '60s'")
         db.execute("select pg_advisory_xact_lock(?)", (UPGRADE_LOCK,))  # several daemons may start at the same time
         unknown, missing = unknown_migrations(db, schema, server, steps)
         if unknown is None:

@@ -151,7 +151,8 @@ def test_a_migration_may_take_longer_than_other_statements(postgres: PostgresSer
 
     first = Migrations("heartbeatd")
     first.all = steps.all[:1]
-    with closing(ServerConnection(postgres.database(), WRITER_SETTINGS | {"statement_timeout": 100})) as server:
+    limits = {"statement_timeout": 100, "idle_in_transaction_session_timeout": 100}
+    with closing(ServerConnection(postgres.database(), WRITER_SETTINGS | limits)) as server:
         db: Any = server
         postgresql_schema.apply_schema(db, "heartbeatd", "here", first)
         postgresql_schema.apply_schema(db, "heartbeatd", "here", steps)
