@@ -72,7 +72,9 @@ def run_job(make: Callable[..., Verb[WakeAccepted]], name: str, wait: bool, path
 
 def _start_run(verb: Verb[WakeAccepted], key: Key, wait: bool, path: Path) -> int:
     """Send a verb that starts a run. Returns 1 if the run is waited for and fails, else 0."""
-    before = _newest_run_id(path)
+    with daemon_files.open_for_reading(daemon_files.locate_files(path)) as db:
+        newest = run_history.list_runs(db, limit=1)
+    before = newest[0].id if newest else 0  # the run that the verb starts has a higher number
     accepted = open_client(path).perform(verb, key)
     if wait:
         return _wait_for_run(path, accepted.wake, before)
@@ -80,13 +82,6 @@ def _start_run(verb: Verb[WakeAccepted], key: Key, wait: bool, path: Path) -> in
     obstacle = None if is_answered else find_obstacle(path, accepted.wake)
     click.echo(add_wait(accepted.says, obstacle, format_time))
     return 0
-
-
-def _newest_run_id(path: Path) -> int:
-    """The newest run before a request. The run that the request starts has a higher ID."""
-    with daemon_files.open_for_reading(daemon_files.locate_files(path)) as db:
-        newest = run_history.list_runs(db, limit=1)
-    return newest[0].id if newest else 0
 
 
 def _wait_for_run(path: Path, wake_id: int, before: int) -> int:

@@ -95,7 +95,7 @@ def _find_other_use(request: ApiRequest, beat: Heartbeat) -> tuple[str, ...] | N
     target = (beat.workspace / beat.checklist).resolve()
     _, root = read_config(request)
     named = [(steps, text) for steps, text in texts_in(root) if steps[-1] not in ("checklist", "prompt")]
-    named += [(("cron", name), word) for name, job in settings.jobs.items() for word in _texts_of_command(job.command)]
+    named += [(("cron", name), word) for name, job in settings.jobs.items() for _, word in texts_in(job.command)]
     for steps, text in named:
         for word in filter(None, (text, *_WORDS.split(text))):
             if PurePath(word).name != target.name:
@@ -104,10 +104,6 @@ def _find_other_use(request: ApiRequest, beat: Heartbeat) -> tuple[str, ...] | N
             if is_own or any((base / word).resolve() == target for base in (folder, _folder_of(settings, steps))):
                 return steps
     return None
-
-
-def _texts_of_command(command: str | tuple[str, ...] | None) -> tuple[str, ...]:
-    return (command,) if isinstance(command, str) else command or ()
 
 
 def _folder_of(settings: Settings, steps: tuple[str, ...]) -> Path:

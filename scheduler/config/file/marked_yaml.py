@@ -145,7 +145,7 @@ def texts_in(node: object, steps: tuple[str, ...] = (), seen: set[int] | None = 
             seen.add(id(node))
         for key, value in node.items():
             yield from texts_in(value, (*steps, str(key)), seen)
-    elif isinstance(node, list):
+    elif isinstance(node, list | tuple):
         for value in node:
             yield from texts_in(value, steps, seen)
     elif isinstance(node, str):

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime, timedelta
 from functools import partial
-from zoneinfo import ZoneInfo
 
 from starlette.concurrency import run_in_threadpool
 
@@ -286,10 +285,6 @@ def shown_run(run: RunRecord) -> ShownRun:
 def show_run(request: PageRequest) -> Page:
     """One run of an agent or a job with all its texts."""
     run = ask(request.api, "get_run", GetRun())
-    zone = _zone_of(request, Kind(run.kind), run.name)
+    entry = plans.make_plan(request.settings).entries.get((Kind(run.kind), run.name))
+    zone = entry.zone if entry else request.settings.zone
     return Page("run.html", {"run": shown_run(run), "name": run.name, "zone": zone})
-
-
-def _zone_of(request: PageRequest, kind: Kind, name: str) -> ZoneInfo:
-    entry = plans.make_plan(request.settings).entries.get((kind, name))
-    return entry.zone if entry else request.settings.zone
