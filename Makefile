@@ -22,21 +22,13 @@ run: .venv/runtime
 	@echo 'Ctrl-C stops the daemon.'
 	$(BIN)/heartbeatd run
 
-TESTS := $(sort $(dir $(wildcard tests/*/test_*.py tests/extras/*/test_*.py)))
-# Most tests in these folders wait for a process or a socket, so they have two workers per core. All tests of a file run on one worker, which
-# starts the servers of the file once. tests/conftest.py puts the longest files first.
-WAITING := $(foreach folder,channels daemon docs extras/cluster extras/mcp extras/traces monitoring page runners web,tests/$(folder) tests/$(folder)/%)
 CORES := $(shell nproc)
 
-# All tests, or some: make test TESTS="tests/store tests/daemon/test_lanes.py". Both parts are run, also if the first one fails.
+# All tests, or some: make test TESTS="tests/store tests/daemon/test_lanes.py". Many tests wait for a process or a socket while others need
+# the CPU, so there are two workers per core. All tests of a file run on one worker, which starts the servers of the file once.
+# tests/conftest.py puts the longest files first.
 test: .venv/ready
-	failed=0; \
-	$(call run-tests,$(filter-out $(WAITING),$(TESTS:/=)),$(CORES),worksteal) || failed=1; \
-	$(call run-tests,$(filter $(WAITING),$(TESTS:/=)),$$((2 * $(CORES))),loadfile) || failed=1; \
-	exit $$failed
-
-# Arguments: the paths of the tests, the number of workers, and the mode of pytest-xdist. Without paths, nothing is run.
-run-tests = $(if $(1),$(BIN)/python -m pytest -n $(2) --dist $(3) --no-loadscope-reorder $(1),true)
+	$(BIN)/python -m pytest -n $$((2 * $(CORES))) --dist loadfile --no-loadscope-reorder $(TESTS)
 
 unit: .venv/ready
 	$(BIN)/python -m pytest -n $(CORES) --dist worksteal -m "not process"
