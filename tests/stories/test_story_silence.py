@@ -525,9 +525,11 @@ def test_a_config_that_was_refused(plant: Plant, say: Say) -> None:
 def test_a_second_daemon_that_is_refused(plant: Plant, say: Say) -> None:
     world = plant(fleet("{interval: 50m}"))
     run_until_now(world)
-    with daemon_lock(world), pytest.raises(AlreadyRunning):
-        startup.take_lock(world.engine.plan.settings, "second", lambda: datetime.now(UTC))
+    for days in (1, 0):  # that of yesterday is no problem of today
+        with daemon_lock(world), pytest.raises(AlreadyRunning):
+            startup.take_lock(world.engine.plan.settings, "second", lambda days=days: datetime.now(UTC) - timedelta(days=days))
     check(say(world), "a second daemon (", "config.yaml) was rejected at 1", name="")
+    assert "2 times" not in " ".join(say(world))
     for words in ((), ("agent/ops", "--on", "today")):
         assert "could not start: another daemon had locked the database" in " ".join(" ".join(say(world, *words)).split())
     assert "problem: a second daemon (" in " ".join(status_lines(world))
