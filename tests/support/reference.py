@@ -270,14 +270,14 @@ class Reference:
             if entry is None or not entry.is_enabled:
                 slots.is_known = False
                 continue
-            again = int((slots.looked_until - now) / (entry.minutes * MINUTE)) + 1 if self.was_set_forward else 0
-            slots.more += again
+            repeated = int((slots.looked_until - now) / (entry.minutes * MINUTE)) + 1
+            slots.more += repeated if self.was_set_forward else 0
             if entry.rhythm == "schedule":
                 slots.due += self._count(entry, slots, min(now, slots.anchor), slots.anchor)  # of a time before it was first seen
                 slots.anchor = min(now, slots.anchor)
             else:
                 slots.has_moved, slots.looked_until = True, now
-                slots.fewer += again + 1
+                slots.fewer += repeated + 1  # one that is skipped at a time with a record has no other
                 slots.more += 1
         self.now = now
 
@@ -293,7 +293,7 @@ class Reference:
             # Those outside of the active hours are recorded together with the first one within them.
             open_ = self._count(entry, slots, self.now - DAY, self.now) if entry is not None and entry.active else 0
             is_past = self.now >= slots.looked_until  # else the clock, which was set back, has not caught up
-            if is_quiet and is_past and found < slots.due - open_ - slots.fewer and self.is_active(key):
+            if is_quiet and is_past and found < int(slots.due - open_) - slots.fewer and self.is_active(key):
                 raise Broken("slots", f"{key}: only {found} of {slots.due} recorded, {slots.fewer} of which may be missing")
 
     def is_active(self, key: Key) -> bool:

@@ -341,13 +341,20 @@ STEP_KINDS: dict[str, tuple[Callable[[Random], Any], ...]] = {
     "clock": (_of(*JUMPS),),
     "sleep": (_of(600, 30_000),),
     "result": (_TOKEN, _PLACE, _of("prose", "quiet", "error")),
-    "cancel": (_TOKEN, _PLACE),
+    "cancel": (_TOKEN, _PLACE, _CRASH),
     "message": (_TOKEN, _of("retry", "retry", "drop"), _PLACE),
     "problem": (_TOKEN, _of("close", "acknowledge", "unacknowledge"), _PLACE),
     "row": (_TOKEN, _of("get_run", "get_wake"), _PLACE),
     "look": (_PLACE, _of(*LOOKS)),
     "file": (_PLACE,),
-    "question": (_of(0, 0, 0, 3), _PLACE, _of("a", "a", "b"), _of(60, 1500, 7200), _of((), ("yes", "no"), ("perhaps", "no"))),
+    "question": (
+        _of(0, 0, 0, 3),
+        _PLACE,
+        _of("a", "a", "b"),
+        _of(60, 1500, 7200),
+        _of((), ("yes", "no"), ("perhaps", "no")),
+        _of("", *PEOPLE),
+    ),
     "reply": (_of(0, 0, 0, 3, 4), _PLACE, _of("yes", "no", "no", "perhaps")),
     "full": (_of(*WAITS[:4]),),
     "press": (
@@ -812,16 +819,19 @@ class Player:
         if self._perform_on(token, "report_result", row, keys) is not None:
             self.reference.result_accepted(row["id"])
 
-    def _step_cancel(self, token: int, place: int) -> None:
+    def _step_cancel(self, token: int, place: int, crash: int | None) -> None:
+        """Cancel a run, and perhaps end the daemon before it has recorded the end of the run."""
         row = self._row(
             "select id, kind, name from run where state <> 'closed' or outcome = 'async' order by id desc limit 5", place
         )
         if self._perform_on(token, "cancel_run", row, {}) is not None:
             self.reference.run_cancelled(row["id"])
             self.reference.limited = None  # it may have been this run that was limited
+            if crash is not None:
+                self._step_crash(crash, 5, 1)
 
-    def _step_question(self, token: int, place: int, key: str, seconds: int, replies: Sequence[str]) -> None:
-        """Start an agent or a job that takes forty minutes, ask twice with one key in a run in progress, and reply."""
+    def _step_question(self, token: int, place: int, key: str, seconds: int, replies: Sequence[str], person: str) -> None:
+        """Start an agent or a job that takes forty minutes, ask twice with one key in a run in progress, press a button, and reply."""
         entry = self._entry(place)
         self.moods[entry.name] = Mood("late" if place % 2 else "quiet", seconds=40 * 60)
         if entry.kind == "heartbeat":
@@ -837,6 +847,8 @@ class Player:
                 until = self.world.clock.now + timedelta(seconds=seconds)
                 self.reference.question_asked(answer["question"]["id"], row["id"], key, until)
             self._run(60)
+        for message in [each for each in self.chat.messages if each.question is not None][-1:] if person else ():
+            self._press(message, "no", message.buttons["no"], person, "genuine", None)
         for word in replies:
             self._step_reply(token, 0, word)
 
@@ -882,9 +894,12 @@ class Player:
             action, number, *rest = data.split(":")
             data = ":".join((action, f"{int(number, 16) + 1:x}", *rest))
         for _ in range(times):
-            self.chat.press(data, person, OTHER_CHAT if how == "elsewhere" else CHAT)
-            done = self._effects_of_chat(person, crash)
-            self.reference.check_press(message, label, person, is_genuine=how == "genuine", done=done)
+            self._press(message, label, data, person, how, crash)
+
+    def _press(self, message: ChatMessage, label: str, data: str, person: str, how: str, crash: int | None) -> None:
+        self.chat.press(data, person, OTHER_CHAT if how == "elsewhere" else CHAT)
+        done = self._effects_of_chat(person, crash)
+        self.reference.check_press(message, label, person, is_genuine=how == "genuine", done=done)
 
     def _step_say(self, place: int, text: str, person: str, is_here: bool, crash: int | None, kind: str) -> None:
         """Reply to a message, if possible to one about an agent or a job."""
