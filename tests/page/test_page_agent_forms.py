@@ -168,6 +168,21 @@ def test_nothing_that_an_agent_says_becomes_part_of_the_page(kept_daemon: WebDae
         assert "\u202e" not in found.body and "\\x202e" in found.body
 
 
+def test_findings_in_json_are_shown_as_lines(daemon: WebDaemon) -> None:
+    daemon.world.scripts = {"ops": lambda _: '```json\n{"findings": [{"key": "disk:/var", "text": "92 %"}]}\n```'}
+    daemon.do(lambda: daemon.world.run(hours=0.5))
+    user = user_of(daemon)
+    pages = [user.get(OPS)]
+    pages += [
+        user.get(each.attributes["href"])
+        for each in pages[0].elements
+        if each.attributes.get("href", "").startswith("/page/runs/")
+    ][:1]
+    for page in (*pages, user.get("/")):
+        assert "[disk:/var] 92 %" in page.text
+        assert '"findings"' not in page.text
+
+
 def test_a_long_answer_is_cut_with_a_link_to_the_whole(daemon: WebDaemon) -> None:
     daemon.world.scripts = {"ops": lambda _: "word " * 3000 + "end"}
     daemon.do(lambda: daemon.world.run(hours=0.5))

@@ -17,6 +17,7 @@ from zoneinfo import ZoneInfo
 
 from starlette.responses import HTMLResponse, Response
 
+from heartbeat.findings import readable_answer
 from heartbeat.words import escape_control, format_count, format_duration, format_elapsed, format_usd
 from heartbeatd.answers import LastRun, RunRecord, UsedLimit
 from heartbeatd.operations import Concern, Endpoint, choices_of, keys_of
@@ -104,6 +105,7 @@ def _environment() -> Environment:
     )
     environment.filters |= {
         "visible": visible_text,
+        "readable": readable_answer,
         "code_parts": code_parts,
         "local": local_time,
         "day_time": day_time,
