@@ -79,19 +79,19 @@ def test_a_day_of_an_agent_that_says_done_and_writes_no_report(make_world: MakeW
 
 
 def test_a_command_that_fails_shows_its_output_and_reads_the_answer(make_world: MakeWorld) -> None:
-    world = make_world(job(every="1h", deliver="log", postcheck="./report-exists.sh", env="{PLACE: plain}"))
+    world = make_world(job(every="1h", deliver="log", postcheck="./report-exists.sh", env="{PLACE: plain, TOKEN: canary-4711}"))
     seen: list[AgentCall] = []
 
     def check(call: AgentCall) -> ProcessResult:
         seen.append(call)
-        return ProcessResult(3, b"no report in /srv\n", b"curl: 404\n")
+        return ProcessResult(3, b"no report in /srv for canary-4711\n", b"curl: 404\n")
 
     world.scripts["measure"], world.postchecks["measure"] = lambda call: "written to /srv", check
     world.run(minutes=61)
-    assert [(call.stdin, call.env) for call in seen] == [("written to /srv", {"PLACE": "plain"})]
+    assert [(call.stdin, call.env["PLACE"]) for call in seen] == [("written to /srv", "plain")]
     [row] = world.records("measure")
     assert (row["result"], row["why"], row["text"]) == ("failed", "postcheck", "written to /srv")
-    assert row["error"] == "exit code 3: curl: 404\nstandard output: no report in /srv"
+    assert row["error"] == "exit code 3: curl: 404\nstandard output: no report in /srv for ***"
     assert world.delivered[0][2].startswith("warning  cron/measure failed: postcheck: exit code 3: curl: 404")
     world.postchecks["measure"] = lambda call: ""
     world.run(hours=1)
