@@ -15,7 +15,6 @@ from pathlib import Path
 
 import click
 
-from heartbeat.findings import comparable_key
 from heartbeat.words import escape_control, shorten
 from heartbeatd.answers import Asked, CancelledRun, Done, PersonQuestion, RunRecord, WakeAccepted
 from heartbeatd.verbs import Verb
@@ -237,7 +236,7 @@ def _number_of_problem(name: str, key: str, path: Path) -> str:
     """The number of the problem of an entry with this key, which is not over. Case and blanks in the key are ignored."""
     with daemon_files.open_for_reading(daemon_files.locate_files_or_warn(path)) as db:
         own = daemon_files.find_problems(db, path, name, utc_now(), advice="`heartbeatd problems` lists them")
-    found = [each for each in own if each.over is None and comparable_key(each.key) == comparable_key(key)]
+    found = problem_list.problems_with_key(own, key)
     if not found:
         instead = did_you_mean(key, [each.key for each in own]) or "; `heartbeatd problems` lists them"
         raise InputError(f"{name} has no open problem {shorten(key, MAX_KEY)!r}{instead}")

@@ -7,7 +7,7 @@ import sqlite3
 from collections.abc import Collection, Iterable
 from datetime import datetime
 
-from heartbeat.findings import Severity
+from heartbeat.findings import Severity, comparable_key
 from heartbeatd import answers
 from heartbeatd.answers import EntryName, ProblemNotice
 from scheduler.model.outcome import Kind
@@ -41,6 +41,11 @@ def choose_problems(
     if named and not named_ones and named not in names:
         raise LookupError(f"problem {named}" if NUMBER.fullmatch(named) else f"agent, job, channel or problem {named!r}")
     return [each for each in named_ones if also_over or each.number == named or each.state in LISTED]
+
+
+def problems_with_key(found: Iterable[answers.Problem], key: str) -> list[answers.Problem]:
+    """The problems that are not over and have this key. Case and blanks are ignored."""
+    return [each for each in found if each.over is None and comparable_key(each.key) == comparable_key(key)]
 
 
 def _names_of(problem: answers.Problem) -> tuple[str | None, ...]:
