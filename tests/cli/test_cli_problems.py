@@ -14,7 +14,6 @@ from world import MakeWorld, World
 
 from scheduler.cli.daemon_files import DaemonFiles
 from scheduler.cli.main import main
-from scheduler.insight.problem_list import list_problems, problems_with_key
 from scheduler.model.message import DeliveryResult
 
 CONFIG = """
@@ -212,10 +211,12 @@ def test_explain_ends_a_sentence_with_one_full_stop_also_after_an_error_with_its
     assert ".." not in printed
 
 
-def test_a_key_names_only_a_problem_that_is_not_over(make_world: MakeWorld) -> None:
+def test_a_key_names_only_a_problem_that_is_not_over(make_world: MakeWorld, capsys: pytest.CaptureFixture[str]) -> None:
     world = make_world(CONFIG, scripts={"ops": lambda call: "[disk] full" if call.at.hour == 8 else "[disk] resolved"})
-    for minutes, found in ((31, ["disk"]), (30, [])):
+    for minutes, code, says in (
+        (31, 0, "problem p1 (agent/ops disk) is acknowledged"),
+        (30, 2, "ops has no open problem 'DISK'"),
+    ):
         world.run(minutes=minutes)
-        listed = list_problems(world.store.connection, world.clock.now)
-        assert [each.key for each in listed] == ["disk"]
-        assert [each.key for each in problems_with_key(listed, " DISK")] == found
+        assert main(["-c", str(world.config), "problems", "ack", "ops", "DISK"]) == code
+        assert says in "".join(capsys.readouterr())
