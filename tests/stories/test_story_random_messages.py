@@ -303,9 +303,9 @@ def _finding(key: str, text: str, severity: int, *, is_over: bool = False) -> di
 
 
 @pytest.mark.simulation
-@seeds(1, 200)
+@seeds(2, 200, in_ci=4)
 def test_each_recipient_gets_what_the_rules_say(tmp_path: Path, database_of: DatabaseOf, seed: int) -> None:
-    """Some 5,000 steps, and a million in `make simulate`, which also looks for fewer steps that fail."""
+    """Some 4,000 steps, 20,000 in CI, and a million in `make simulate`, which also looks for fewer steps that fail."""
     server, number = database_of(tmp_path), count()
 
     @hypothesis.seed(seed)
@@ -320,7 +320,7 @@ def test_each_recipient_gets_what_the_rules_say(tmp_path: Path, database_of: Dat
     run_state_machine_as_test(  # type: ignore[no-untyped-call]
         Played,
         settings=settings(
-            max_examples=size(2, 1) if ON_SERVER else 10,
+            max_examples=size(2, 1) if ON_SERVER else size(4, 10, in_ci=10),
             stateful_step_count=STEPS,
             deadline=None,
             database=None,
