@@ -20,6 +20,7 @@ from zoneinfo import ZoneInfo
 
 from pydantic import TypeAdapter, ValidationError
 
+from cron.job import Job
 from cron.job_schedules import CronSchedule
 from heartbeat.spec import Agent
 from heartbeatd.secret import MissingSecret, Secret
@@ -278,6 +279,8 @@ def _canonical(value: object, folder: Path) -> object:
         if type(value) is Agent:  # of a job: workers of the version of 29 November have these two fields, without defaults
             del shown["max_input_tokens"]
             shown |= {"prompt_limit": value.prompt_limit, "context": list(value.context)}
+        if type(value) is Job and value.previous == (value.name,):
+            shown["previous"] = True  # as that version says it, which knows no other jobs here
         # A default is left out: another version may not have the key yet.
         return {name: _canonical(each, folder) for name, each in shown.items() if name not in defaults or each != defaults[name]}
     raise TypeError(f"settings of type {type(value).__name__} have no canonical form")

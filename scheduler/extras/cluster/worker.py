@@ -107,7 +107,7 @@ def run_worker(
     """Execute runs until a signal. Without `queues`, those of the default queue."""
     address = parse_address(listen) if listen else None
     if listen and address is None:
-        raise InputError(f"--listen: {listen!r} is not an address; write 127.0.0.1:7858")
+        raise InputError(f"--listen: {listen!r} is not an address; write 127.0.0.1:7858 or [::1]:7858")
     log.set_up_log(sys.stderr, form=form, level=getattr(logging, level.upper()))
     config = WorkerConfig(path, os.environ)
     remote = _remote_queue(config.settings)

@@ -275,10 +275,11 @@ def test_a_job_with_a_prompt_has_the_settings_that_the_version_of_29_november_co
     )
     plain = "  dev: {runner: {kind: command, argv: [agent]}, heartbeat: {interval: none}}\n"
     jobs = "cron:\n  one: {every: 1h, prompt: look, agent: ops}\n  two: {every: 1h, prompt: look, agent: dev}\n"
+    jobs += "  three: {every: 1h, command: look, previous: true}\n"
     world = make_world(ops + plain + jobs)
     entries = world.engine.plan.entries
-    hashes = [settings_fingerprint(entries[Kind.CRON, name], world.folder) for name in ("one", "two")]
-    assert hashes == ["0be00d375d4fb12f", "75e9e948668fe97c"]
+    hashes = [settings_fingerprint(entries[Kind.CRON, name], world.folder) for name in ("one", "two", "three")]
+    assert hashes == ["0be00d375d4fb12f", "75e9e948668fe97c", "5e60318558945430"]
 
 
 def test_a_worker_of_the_version_of_29_november_finds_all_that_it_needs_of_a_budget_without_prices(make_world: MakeWorld) -> None:
