@@ -76,7 +76,7 @@ class _Action:
     agent: str | None = None
     model: str | None = None  # None: that of `agent`
     timeout: timedelta = timedelta(minutes=10)
-    previous: tuple[str, ...] = ()  # the jobs whose last output it gets, with its own name for its own
+    previous: tuple[str, ...] = ()  # the names of the jobs whose last outputs it gets; its own name stands for its own output
     async_timeout: timedelta = timedelta(hours=1)  # how long the result of a run that answers later is awaited
     strip_reasoning: bool = True
     retries: int = 0

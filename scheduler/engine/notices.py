@@ -301,7 +301,10 @@ def end_problem(tick: Tick, entry_row: EntryRow, key: str) -> None:
 
 
 def forget_problems(tick: Tick, entry_row: EntryRow) -> None:
-    """Delete the problems of a disabled or removed entry. What a removed one has reported is closed: it cannot see the end."""
+    """Delete the problems of a disabled or removed entry.
+
+    What a removed one has reported is closed: nobody would see its end.
+    """
     problems.delete_problems_of(tick.tx, Subject(entry_row.kind, entry_row.name))
     if entry_row.state == "removed":
         for reported in problems.open_reports_of(tick.tx.db, entry_row.name, entry_row.kind):

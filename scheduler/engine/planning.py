@@ -365,7 +365,7 @@ def next_look_at_waiting_run(
 
 
 def may_still_run(tx: Transaction, entry: Entry, entry_row: EntryRow, slot: datetime, at: datetime | None = None) -> bool:
-    """Whether a run may still start now, or `at` a later time: not paused, before the next slot, in the present active hours."""
+    """Whether a run may start now, or `at` a later time: not paused, before the next slot, and before the present hours end."""
     following, closes = next_due_after(entry_row, slot), entry.closes_at(tx.now) if at else None
     is_in_time = all(end is None or end > (at or tx.now) for end in (following, closes))
     return is_in_time and not entry_row.paused and entry.is_open_at(tx.now)

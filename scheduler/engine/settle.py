@@ -358,7 +358,8 @@ def _with_suppression(
     return result
 
 
-NEVER_SENT = frozenset({Suppression.NOT_SHOWN, Suppression.NO_FINDINGS})  # so no target can know it already
+# An answer with one of these results is no duplicate: nobody has got one like it.
+NEVER_SENT = frozenset({Suppression.NOT_SHOWN, Suppression.NO_FINDINGS})
 QUIET = frozenset({Suppression.HEARTBEAT_OK, Suppression.SHORT_REMAINDER, Suppression.EMPTY, Suppression.DECIDED_SKIP})
 
 

@@ -52,7 +52,7 @@ def read_status(
 
     `daemon` is the latest boot; whether that process is still alive is for the caller to find out. `config_hash` is that of the
     config with which it started. `costs` False leaves out budgets and cost, whose reading takes longest with many agents. The
-    verdict is for the caller to add, who knows what a reader may see, and whether the process is frozen.
+    caller adds the verdict: it knows what a reader may see, and whether the process is frozen.
     """
     leader, today = boots.find_leader(db), local_days.whole_day(now.astimezone(zone).date(), zone)
     boot, listed, times = boots.latest_boot(db), read_entries(db, now, zone), TimeFormat.of_today(zone, now)

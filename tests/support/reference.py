@@ -277,7 +277,7 @@ class Reference:
                 slots.anchor = min(now, slots.anchor)
             else:
                 slots.has_moved, slots.looked_until = True, now
-                slots.fewer += repeated + 1  # one that is skipped at a time with a record has no other
+                slots.fewer += repeated + 1  # a run that is skipped at a time that has a record gets no second one
                 slots.more += 1
         self.now = now
 

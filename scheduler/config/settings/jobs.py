@@ -142,8 +142,8 @@ def _find_unused_keys(job: models.Job) -> Iterator[tuple[str, str]]:
 
 
 def check_chains(jobs: Mapping[str, Job], agents: Mapping[str, Agent], context: ConfigContext) -> None:
-    """Check the jobs that name others: each of these must exist, a chain must have a beginning, and none that runs after another
-    one may call a model more often than limits.min_interval allows. `agents` are those of jobs with a prompt.
+    """Check the jobs that name others: these must exist, and a chain must have a beginning. A job that runs after another one
+    must not call a model more often than limits.min_interval allows. `agents` are those of jobs with a prompt.
     """
     reported: set[str] = set()
     for name, job in jobs.items():

@@ -150,7 +150,7 @@ class Leadership:
             thread.start()
 
     def stop(self, *, release: bool = True) -> None:
-        """Stop renewing. With `release` another daemon may lead at once; nothing is confirmed any more from before that on."""
+        """Stop renewing, and confirm the lease to nobody any more. With `release`, another daemon may lead at once."""
         self._stopped.set()
         for thread in self._threads:
             thread.join(STOP_TIMEOUT)

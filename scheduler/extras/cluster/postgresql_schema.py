@@ -119,7 +119,7 @@ def creation(schema: Schema, before: Schema) -> list[str]:
 
 
 def completion(schema: Schema, before: Schema) -> list[str]:
-    """The statements that then remove what only `before` has, and create the indexes that it does not have, or differently."""
+    """The statements that then remove what only `before` has, and create the indexes that are new or changed."""
     statements = [f'drop index if exists "{name}"' for name, sql in before.indexes.items() if schema.indexes.get(name) != sql]
     for name, table in before.tables.items():
         if name not in schema.tables:
@@ -138,7 +138,8 @@ def apply_schema(db: sqlite3.Connection, schema: str, server: str, steps: Migrat
     db.execute("begin")
     try:
         db.execute("set local statement_timeout = 0")  # a large table may take minutes
-        # The twin gets the migrations first, for which a slow or busy machine needs seconds.
+        # The migrations are first applied to a schema in SQLite, which takes a slow machine seconds. A daemon that freezes here
+        # keeps the others waiting for this long.
         db.execute("set local idle_in_transaction_session_timeout = '60s'")
         db.execute("select pg_advisory_xact_lock(?)", (UPGRADE_LOCK,))  # several daemons may start at the same time
         unknown, missing = unknown_migrations(db, schema, server, steps)

@@ -231,7 +231,7 @@ class RemoteWorker:
             await self._queue.close()
 
     def _interrupted(self, why: str, *, was_stopped: bool = True) -> Interrupted:
-        """Without `was_stopped`, the task had begun, and may be the cause."""
+        """`was_stopped` is False if the task had begun, so that it may be why this process failed."""
         return Interrupted(f"{self._name} {why}", was_stopped=was_stopped)
 
     async def _wait_until_idle(self, seconds: float, hurry: asyncio.Event | None) -> None:
