@@ -87,10 +87,14 @@ class ChannelKind:
 
 
 def text_after_prefix(channel: Channel, message: Message) -> str:
-    """The text of a message after the prefix of its channel. If the prefix names its agent, lines about problems do not."""
+    """The text of a message after the prefix of its channel. If the prefix names its agent, lines about problems do not.
+
+    They are the first lines of notices.problem_text, which end with a number. An agent's own words stay as they are.
+    """
     if message.kind != Kind.HEARTBEAT or message.title != message.name or "{agent}" not in channel.prefix:
         return message.text
-    return re.sub(rf"^(info    |warning |CRITICAL|over    ) {re.escape(message.name)} ", r"\1 ", message.text, flags=re.MULTILINE)
+    line = rf"^(info    |warning |CRITICAL|over    ) {re.escape(message.name)} (?=\S.*: .*   p\d+$)"
+    return re.sub(line, r"\1 ", message.text, flags=re.MULTILINE)
 
 
 def prefixed_text(channel: Channel, message: Message) -> str:

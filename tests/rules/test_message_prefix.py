@@ -62,6 +62,12 @@ def test_a_failure_notification_names_its_agent_once(make_world: MakeWorld, phon
     assert world.delivered[0][2].startswith("warning  ops failed: ")
 
 
+def test_the_words_of_an_agent_keep_its_name(make_world: MakeWorld, phone: Telegram) -> None:
+    text = "CRITICAL ops is full: see below\nwarning  ops failed: twice   p\nover     ops is idle   p1"
+    begin(make_world, TELL.format(url=phone.url), text).run(minutes=1)
+    assert phone.texts == [f"[ops@web1] {text}"]
+
+
 def test_a_notification_about_a_provider_names_the_provider_and_not_one_of_its_agents(
     make_world: MakeWorld, phone: Telegram
 ) -> None:
