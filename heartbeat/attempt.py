@@ -478,7 +478,7 @@ class _TaskAttempt(_Attempt):
 
     async def compose(self, checked: PrecheckResult | None) -> tuple[PromptFacts, Prompt]:
         facts = replace(self.given.facts, precheck=checked, context=await self.read_files(self.agent.context))
-        return facts, compose_task(self.work.text, self.agent, facts)
+        return facts, compose_task(self.work.name, self.work.text, self.agent, facts)
 
     def meta(self, facts: PromptFacts) -> Mapping[str, object]:
         return task_meta(self.work.name, self.agent, facts)

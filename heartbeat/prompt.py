@@ -128,6 +128,11 @@ class EarlierOutput:
     text: str
     at: datetime
 
+    @property
+    def label(self) -> str:
+        """The job, as prompts and commands name it."""
+        return f"cron job {squeeze(self.job, MAX_SENDER)}"
+
 
 @dataclass(frozen=True, slots=True)
 class PromptFacts:
@@ -154,8 +159,7 @@ class PromptFacts:
     run: int | None = None
     problems: tuple[OpenProblem, ...] = ()
     input: EarlierOutput | None = None
-    previous: EarlierOutput | None = None
-    others: tuple[EarlierOutput, ...] = ()
+    previous: tuple[EarlierOutput, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +259,7 @@ def _problems_meta(facts: PromptFacts) -> list[dict[str, object]]:
     ]
 
 
-def compose_task(task: str, agent: Agent, facts: PromptFacts) -> Prompt:
+def compose_task(job: str, task: str, agent: Agent, facts: PromptFacts) -> Prompt:
     """The prompt of a cron job that prompts an agent: the task, the agent's context files, the time, and the result of the
     precheck.
 
@@ -266,23 +270,20 @@ def compose_task(task: str, agent: Agent, facts: PromptFacts) -> Prompt:
     text = f"{task.strip()}\n{_answer_rules(agent)}" if has_findings else task.strip()
     open_problems = (_problems_part(facts, agent.zone),) if has_findings and facts.problems else ()
     found = (_precheck_part(facts.precheck),) if facts.precheck else ()
-    given = _earlier_outputs(facts, agent.zone)
+    given = _earlier_outputs(job, facts, agent.zone)
     static = PromptPart("task", text, is_static=True), *context_parts(facts.context)
     return Prompt((*static, time_part(facts.now, agent.zone), *open_problems, *given, *found))
 
 
-def _earlier_outputs(facts: PromptFacts, zone: ZoneInfo) -> Iterator[PromptPart]:
+def _earlier_outputs(job: str, facts: PromptFacts, zone: ZoneInfo) -> Iterator[PromptPart]:
     """What the job before this one has printed, and the last outputs of this job and of others, as delimited data."""
-    given = (
-        ("input", facts.input, "The cron job {job}, which this one follows,"),
-        ("previous", facts.previous, "The last run of this job"),
-        *((f"previous:{each.job}", each, "The last successful run of the cron job {job}") for each in facts.others),
-    )
+    given = [("input", facts.input, f"The {facts.input.label}, which this one follows,")] if facts.input else []
+    for each in facts.previous:
+        who = "this job" if each.job == job else f"the {each.label}"
+        given.append((f"previous:{each.job}", each, f"The last successful run of {who}"))
     for part, earlier, who in given:
-        if earlier is None:
-            continue
         when = f"at {earlier.at.astimezone(zone):%Y-%m-%d %H:%M}: {squeeze(earlier.outcome, MAX_SENDER)}"
-        said = f"{who.format(job=squeeze(earlier.job, MAX_SENDER))} ended {when}."
+        said = f"{who} ended {when}."
         text = f"{said} Its output follows. {_DATA}\n{_delimit_data(earlier.text)}" if earlier.text.strip() else said
         yield PromptPart(part, text)
 

@@ -205,13 +205,14 @@ def _facts(tick: Tick, entry: Entry, entry_row: EntryRow, taken: tuple[Wake, ...
         agent_memory.source_state(tx, entry_row, entry.precheck.identity) if entry.precheck and entry.precheck.source else None,
     )
     named = entry.spec.previous if isinstance(entry.spec, Job) else ()
-    earlier = [_shorten_output(tick, each) for name in named if (each := runs.last_output(tx.db, name, ANSWERED))]
+    earlier = tuple(_shorten_output(tick, each) for name in named if (each := runs.last_output(tx.db, name, ANSWERED)))
+    is_own = named == (entry.name,)
     before = _input_of(tick, entry.after, taken) if taken or entry.after else None
     return Facts(
         blocked, wakes=taken, past=past, memory=memory,
         input=_shorten_output(tick, before) if before else None,
-        previous=next((each for each in earlier if each.job == entry.name), None),
-        others=tuple(each for each in earlier if each.job != entry.name),
+        previous=earlier[0] if is_own and earlier else None,
+        named=() if is_own else earlier,
         cache=_cache_plan(tick, entry),
     )  # fmt: skip
 

@@ -98,10 +98,15 @@ class Facts:
     past: Past = NO_PAST
     memory: Memory = NO_MEMORY
     input: EarlierOutput | None = None  # of the job that it follows
-    previous: EarlierOutput | None = None  # its own last one, if it gets that
-    others: tuple[EarlierOutput, ...] = ()  # the last ones of the other jobs that it names
+    previous: EarlierOutput | None = None  # its own last one, if it names no other job. Workers of the last version know only this
+    named: tuple[EarlierOutput, ...] = ()  # else the last ones of the jobs that it names, in this order
     cache: CachePlan = NO_CACHE  # which parts of the prompt a provider is asked to keep
     traceparent: str | None = None  # the span of the scheduler to which it belongs on another machine (W3C Trace Context)
+
+    @property
+    def outputs(self) -> tuple[EarlierOutput, ...]:
+        """The last outputs that it gets."""
+        return (self.previous,) if self.previous else self.named
 
 
 @dataclass(frozen=True, slots=True)

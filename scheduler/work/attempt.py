@@ -84,8 +84,7 @@ def _given(claim: Claim, agent: Agent) -> Given:
         run=run.id,
         problems=memory.problems,
         input=claim.facts.input,
-        previous=claim.facts.previous,
-        others=claim.facts.others,
+        previous=claim.facts.outputs,
     )
     return Given(
         facts,
@@ -125,7 +124,7 @@ async def _run_command(job: Job, claim: Claim, resources: Resources, elapsed: El
     check = job.postcheck if isinstance(job.postcheck, Postcheck) else None
     redactor, result = redactor_for_env(job.env), AttemptResult(Outcome.OK)
     if job.command is not None:
-        child = job_process(job, _earlier_outputs(claim.facts))
+        child = job_process(job, _earlier_outputs(job, claim.facts))
         most = job.timeout - check.timeout if check else None
         process = await resources.start(
             child.argv, stdin=child.stdin, env=child.env, cwd=child.cwd, keep=OUTPUT_KEPT, keep_tail=True, timeout=most
@@ -138,9 +137,13 @@ async def _run_command(job: Job, claim: Claim, resources: Resources, elapsed: El
     return result if verified is result else _with_failure_message(job, verified)
 
 
-def _earlier_outputs(facts: Facts) -> dict[str, str]:
-    """The variables with the output of the job that this one follows, and with its own last output and those of other jobs."""
-    before, texts = facts.input, [each.text for each in (facts.previous, *facts.others) if each]
+def _earlier_outputs(job: Job, facts: Facts) -> dict[str, str]:
+    """The variables with the output of the job that this one follows, and with the last outputs of the jobs that it names.
+
+    If it names several jobs, each output is below a line with the name of its job.
+    """
+    before, has_names = facts.input, len(job.previous) > 1
+    texts = [f"{each.label}:\n{each.text}" if has_names else each.text for each in facts.outputs]
     variables = {"HEARTBEATD_PREVIOUS": "\n".join(texts)} if texts else {}
     if before is not None:
         variables |= {

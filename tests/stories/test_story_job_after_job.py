@@ -172,7 +172,7 @@ def test_a_quiet_answer_of_the_first_job_is_a_success(make_world: MakeWorld) -> 
     assert "The cron job look, which this one follows, ended at 2026-03-02 10:00: ok. Its output follows." in prompt
     assert "HEARTBEAT_OK" in prompt
     assert "secret thoughts" not in prompt
-    assert "The last run of this job ended at 2026-03-02 09:00: ok." in prompt
+    assert "The last successful run of this job ended at 2026-03-02 09:00: ok." in prompt
     assert "did it" in prompt
     assert world.records("next")[1]["prompt_parts"][2]["name"] == "input"
 
@@ -219,22 +219,26 @@ def test_a_digest_gets_the_last_outputs_of_the_jobs_that_it_names(make_world: Ma
     assert said == [
         ["The last successful run of the cron job mail ended at 2026-03-02 06:30: ok"],
         [
-            "The last run of this job ended at 2026-03-02 07:00: ok",
             "The last successful run of the cron job news ended at 2026-03-03 06:00: ok",
             "The last successful run of the cron job mail ended at 2026-03-03 06:30: ok",
+            "The last successful run of this job ended at 2026-03-02 07:00: ok",
         ],
         [
-            "The last run of this job ended at 2026-03-03 07:00: ok",
             "The last successful run of the cron job news ended at 2026-03-03 06:00: ok",
             "The last successful run of the cron job mail ended at 2026-03-04 06:30: ok",
+            "The last successful run of this job ended at 2026-03-03 07:00: ok",
         ],
     ]
     assert "hm" not in prompts[0]
     assert "heat" in prompts[2]
     parts = [part["name"] for part in world.records("digest")[1]["prompt_parts"]]
-    assert parts[-3:] == ["previous", "previous:news", "previous:mail"]
+    assert parts[-3:] == ["previous:news", "previous:mail", "previous:digest"]
     copies = [call.env["HEARTBEATD_PREVIOUS"] for call in world.calls if call.name == "copy"]
-    assert copies == ["none", "copied 02\ntwo\nheat", "copied 03\nthree\nheat"]
+    assert copies == [
+        "cron job mail:\nnone",
+        "cron job mail:\ntwo\ncron job news:\nheat\ncron job copy:\ncopied 02",
+        "cron job mail:\nthree\ncron job news:\nheat\ncron job copy:\ncopied 03",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -183,7 +183,8 @@ def _prompt_of_beat(beat: Heartbeat) -> Prompt:
 
 
 def _prompt_of_job(job: Job, agent: Agent) -> Prompt:
-    return compose_task(job.prompt or "", agent, PromptFacts(EPOCH, context=_context(agent.workspace, agent.context)))
+    facts = PromptFacts(EPOCH, context=_context(agent.workspace, agent.context))
+    return compose_task(job.name, job.prompt or "", agent, facts)
 
 
 def _context(workspace: Path, names: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
