@@ -98,7 +98,7 @@ class Facts:
     past: Past = NO_PAST
     memory: Memory = NO_MEMORY
     input: EarlierOutput | None = None  # of the job that it follows
-    previous: EarlierOutput | None = None  # its own last one, if it names no other job. Workers of the last version know only this
+    previous: EarlierOutput | None = None  # its own last one, if it names no other job: all that workers of the last version know
     named: tuple[EarlierOutput, ...] = ()  # else the last ones of the jobs that it names, in this order
     cache: CachePlan = NO_CACHE  # which parts of the prompt a provider is asked to keep
     traceparent: str | None = None  # the span of the scheduler to which it belongs on another machine (W3C Trace Context)
