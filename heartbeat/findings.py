@@ -125,6 +125,12 @@ class ReminderWish:
     at: str | None = None
     in_: str | None = None
 
+    @property
+    def line(self) -> str:
+        """The reminder in one line, for people."""
+        when = f" at {self.at}" if self.at else f" in {self.in_}" if self.in_ else ""
+        return squeeze(f"reminder{when}: {self.text}")
+
 
 def parse_reminders(value: object) -> tuple[ReminderWish, ...]:
     """The reminders in an answer: a list of objects with `text`, and `at` or `in`. Anything else counts as a bad time."""
@@ -273,9 +279,16 @@ def read_report(answer: str, *, is_cut: bool = False) -> Report | None:
 
 
 def readable_answer(answer: str) -> str:
-    """An answer for people: its findings in JSON as lines with keys. Any other answer is returned as it is."""
+    """An answer for people: its findings and reminders in JSON as lines. Any other answer is returned as it is."""
     report = _read_json(answer)
-    return answer if report is None else str(report) or "no findings"
+    if report is None:
+        return answer
+    shown = tuple(
+        replace(each, text=f"info: {each.text}") if each.severity is Severity.INFO and not each.resolved else each
+        for each in report.findings
+    )
+    text = str(replace(report, findings=shown)) or "no findings"
+    return "\n".join((text, *(each.line for each in report.reminders)))
 
 
 def _parse_json_text(text: str, *, is_cut: bool) -> object:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal
 
+from heartbeat.findings import MAX_SIZE, readable_answer
 from heartbeatd.answers import EntryBody, EntryKind, Time
 from scheduler.model.entry import Key
 from scheduler.model.entry_row import UNTIL_RESUMED, EntryRow
@@ -156,9 +157,13 @@ def latest_slots(db: sqlite3.Connection, name: str, limit: int) -> list[sqlite3.
 
 
 def latest_answer(db: sqlite3.Connection, name: str, length: int) -> LatestAnswer | None:
-    """The first `length` characters of the latest answer of an agent; None without any."""
-    row = db.execute(ANSWER, (length, name)).fetchone()
-    return row and LatestAnswer(row["id"], from_optional_millis(row["finished_at"]), row["text"], row["length"] > length)
+    """The first `length` characters of the latest answer of an agent, as people read it; None without any."""
+    row = db.execute(ANSWER, (MAX_SIZE, name)).fetchone()
+    if row is None:
+        return None
+    text = readable_answer(row["text"])  # before it is cut: JSON without its end cannot be read
+    is_cut = len(text) > length or row["length"] > MAX_SIZE
+    return LatestAnswer(row["id"], from_optional_millis(row["finished_at"]), text[:length], is_cut)
 
 
 def cost_since(db: sqlite3.Connection, name: str, since: datetime) -> DayCost:

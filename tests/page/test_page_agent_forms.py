@@ -169,7 +169,9 @@ def test_nothing_that_an_agent_says_becomes_part_of_the_page(kept_daemon: WebDae
 
 
 def test_findings_in_json_are_shown_as_lines(daemon: WebDaemon) -> None:
-    daemon.world.scripts = {"ops": lambda _: '```json\n{"findings": [{"key": "disk:/var", "text": "92 %"}]}\n```'}
+    """Also on a card, which shows only the beginning of an answer."""
+    found = {"findings": [{"key": "disk:/var", "text": "92 %"}, {"key": "note", "text": "word " * 100, "severity": "info"}]}
+    daemon.world.scripts = {"ops": lambda _: f"```json\n{json.dumps(found)}\n```"}
     daemon.do(lambda: daemon.world.run(hours=0.5))
     user = user_of(daemon)
     pages = [user.get(OPS)]

@@ -26,6 +26,7 @@ from heartbeat.findings import (
     merge_reports,
     parse_report,
     read_report,
+    readable_answer,
     with_text_around,
 )
 
@@ -539,3 +540,22 @@ def test_a_hostile_answer_of_full_size_is_read_in_linear_time(answer: str, is_cu
     assert time.process_time() - begun < 1
     if report is not None:
         check_is_sane(report)
+
+
+@loop_over(
+    ("answer", "shown"),
+    [
+        ({"findings": []}, "no findings"),
+        (
+            {"findings": [DISK, {**DISK, "key": "b", "severity": "warning"}]},
+            "[disk:/var!] /var is 92 % full\n[b] /var is 92 % full",
+        ),
+        ({"findings": [{"key": "note", "text": "all is well", "severity": "info"}]}, "[note] info: all is well"),
+        ({"findings": [{"key": "note", "severity": "info", "resolved": True}]}, "[note] resolved"),
+        ({"findings": [], "remind": [{"text": "look again", "in": "2h"}]}, "no findings\nreminder in 2h: look again"),
+        ({"findings": [DISK], "remind": [{"text": "x", "at": "2027-03-28"}]}, f"{FOUND.line}\nreminder at 2027-03-28: x"),
+        ({"findings": [], "failed": "no mailbox", "remind": [{"text": "x"}]}, "failed: no mailbox\nreminder: x"),
+    ],
+)
+def test_all_that_an_answer_in_json_says_is_shown_as_lines(answer: dict[str, object], shown: str) -> None:
+    assert readable_answer(json.dumps(answer)) == shown
