@@ -116,7 +116,7 @@ def test_a_provider_that_fails_many_agents_for_hours_is_one_message_and_one_end(
     more = {name: f"stagger: {place}m, problems: {{remind: 2d}}" for place, name in enumerate(names)}
     with Models(lambda request: act) as server:
         world = make_world(fleet(server.url, *names, **more), environ={"KEY": KEY})
-        world.run(hours=size(3, 24))
+        world.run(hours=size(3, 5))  # a critical problem is repeated after six
         server.answer = lambda request: OK
         world.run(hours=2)
     first, last = notification_lines(world)
