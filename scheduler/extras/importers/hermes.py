@@ -26,7 +26,7 @@ from scheduler.extras.importers.source_files import Node
 
 SCRIPTS = "~/.hermes/scripts"
 HOME = "_HOME_CHANNEL"
-OWN_OUTPUT = "self"  # in `context_from`: the last output of the job itself
+OWN_OUTPUT = "self"  # in `context_from`: the last output of the job itself. Hermes stores its option `continuity` so
 
 
 def _script(node: Node) -> str:
@@ -59,7 +59,7 @@ DROPS = (
     Drop("jobs.*.id", NAMES_A_THING, is_loss=False),
     Drop("jobs.*.origin", "the job is not sent to the chat in which it was made", is_loss=False),
     Drop("jobs.*.repeat.times", "heartbeatd repeats a job until it is removed", changes_meaning=True),
-    Drop("jobs.*.context_from", "a command needs no outputs of other jobs", is_loss=False),
+    Drop("jobs.*.context_from", "Hermes gives outputs only to prompts, not to scripts", is_loss=False),
     Drop("jobs.*.enabled_toolsets", "the command line of the runner has the tools of the profile", changes_meaning=True),
     Drop("paused_reason failure_streak last_delivery_unverified", RECORD, "jobs.*", is_loss=False),
     Drop("attach_to_session reasoning_effort profile", NO_COUNTERPART, "jobs.*"),
