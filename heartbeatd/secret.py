@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 MASK = "***"
+HOW_TO_SET = "export it before heartbeatd starts, or write it into the env_file"  # for a variable; a running daemon keeps its own
 
 
 class Secret:

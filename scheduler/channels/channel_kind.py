@@ -87,9 +87,10 @@ class ChannelKind:
 
 
 def text_after_prefix(channel: Channel, message: Message) -> str:
-    """The text of a message after the prefix of its channel. If the prefix names its agent, lines about problems do not.
+    """The text of a message after the prefix of its channel.
 
-    They are the first lines of notices.problem_text, which end with a number. An agent's own words stay as they are.
+    If the prefix names the agent, its name is taken out of the lines that notices.problem_text begins with, which end with a
+    number. An agent's own words stay as they are.
     """
     if message.kind != Kind.HEARTBEAT or message.title != message.name or "{agent}" not in channel.prefix:
         return message.text

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from heartbeatd.secret import Secret
+from heartbeatd.secret import HOW_TO_SET, Secret
 from scheduler.channels import apprise, command_channel, discord, log_channel, telegram, url_template, webhook
 from scheduler.channels.channel_kind import ChannelKind, SendContext
 from scheduler.channels.url_template import check_target_text, fill_placeholder
@@ -56,10 +56,7 @@ async def send_message(channel: Channel, message: Message, context: SendContext)
     """Send a message to its channel; waits for at most half a minute and raises nothing of the network."""
     kind = kind_of(channel)
     if channel.url is None and kind in KINDS and not kind.runs_program:
-        problem = (
-            f"a secret of channels.{channel.name} is not set; export it before heartbeatd starts, or write it into the env_file"
-        )
-        return DeliveryResult("retry", problem)
+        return DeliveryResult("retry", f"a secret of channels.{channel.name} is not set; {HOW_TO_SET}")
     if channel.needs_target:
         problem = f"the URL of channels.{channel.name} contains {url_template.PLACEHOLDER}, and no target is given"
         return DeliveryResult("dead", problem)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from dotenv.parser import Binding, parse_stream
 
-from heartbeatd.secret import MissingSecret, Secret
+from heartbeatd.secret import HOW_TO_SET, MissingSecret, Secret
 from heartbeatd.state_folder import open_regular, resolve_path
 from scheduler.system.files import MAY_ANYTHING, others_may
 
@@ -74,7 +74,7 @@ class SecretResolver:
             if value := self._environ.get(name):
                 return value
             problem = "is not set" if value is None else "is empty"
-            raise UnsetSecret(f"{name} {problem}; export it before heartbeatd starts, or write it into the env_file")
+            raise UnsetSecret(f"{name} {problem}; {HOW_TO_SET}")
         path = self._expand_credentials(found["file"])
         try:
             return _read_small_file(resolve_path(self._folder, path)).removesuffix("\n").removesuffix("\r")
