@@ -36,6 +36,7 @@ from heartbeat.spec import CommandRunner
 
 MAX_OUTPUT = 1024 * 1024  # bytes of output that are kept, from its end; a report may be larger than its answer
 TEXT_KEYS = ("result", "text", "response", "output")
+LIMIT_SUBTYPES = ("error_max_turns", "error_max_budget_usd")  # of reports of Claude Code
 
 Event = Mapping[str, object]
 
@@ -62,8 +63,11 @@ async def call_agent(run: AgentRequest, runner: CommandRunner, start: StartProce
     failed = error.answer
     if report is None or failed.failure is not Failure.EXIT:
         return _with_limit(run, runner, failed)
-    words = f"{failed.error}: {report.error}" if report.failure else failed.error
-    return _with_limit(run, runner, replace(report, text="", failure=failed.failure, error=words, transient=failed.transient))
+    if report.failure:
+        return _with_limit(run, runner, replace(report, error=f"{failed.error}: {report.error}"))
+    return _with_limit(
+        run, runner, replace(report, text="", failure=failed.failure, error=failed.error, transient=failed.transient)
+    )
 
 
 def _with_limit(run: AgentRequest, runner: CommandRunner, answer: Answer) -> Answer:
@@ -106,20 +110,21 @@ def _output_text(ended: ProcessResult) -> str:
 def parse_report(output: str, redactor: Redactor) -> Answer | None:
     """The answer in a report, redacted. None if the output is not a report.
 
-    The text is under `result`, `text`, `response` or `output`, and there may be a list of `findings`. With `is_error: true` or
-    an `error` the answer is a failure; its message is the error, or else the text. These keys are read too: `total_cost_usd` or
-    `cost_usd`, `usage` or `tokens`, `model` or the only name in `modelUsage`, `tool_calls`, `log`, `remind`, and `truncated`
-    or a `stop_reason` with the same meaning. Without `tool_calls` the tool calls are taken from the events or the statistics.
+    The text is under `result`, `text`, `response` or `output`, and there may be a list of `findings`. With `is_error: true`, an
+    `error`, or a `subtype` of Claude Code that begins with `error`, the answer is a failure. Its message is the error, else the
+    `errors`, the text or the subtype. These keys are read too: `total_cost_usd` or `cost_usd`, `usage` or `tokens`, `model` or
+    the only name in `modelUsage`, `tool_calls`, `log`, `remind`, and `truncated` or a `stop_reason` with the same meaning.
+    Without `tool_calls` the tool calls are taken from the events or the statistics.
     """
     events = _report_events(output)
     if not events:
         return None
     report, spent = events[-1], _report_usage(events, redactor)
     text = _report_text(report)
-    if report.get("is_error") is True or report.get("error"):
-        message = find_message(report.get("error")) or text or str(report.get("subtype") or "no reason given")
-        error = redacted_line(f"the agent failed: {message}", redactor)
-        return replace(spent, failure=Failure.EXIT, error=error, transient=True)
+    if _is_failure(report) or report.get("error"):
+        error = redacted_line(f"the agent failed: {_failure_words(report)}", redactor)
+        # Another try would take as many turns, and cost as much.
+        return replace(spent, failure=Failure.EXIT, error=error, transient=report.get("subtype") not in LIMIT_SUBTYPES)
     spent = replace(spent, truncated=is_truncated(report))
     found = _report_findings(report, redactor)
     if found is not None:
@@ -157,7 +162,20 @@ def _parse_json_lines(output: str) -> list[object]:
 
 def _is_report(event: Event) -> bool:
     """Whether the event has a text or findings, or reports an error."""
-    return _report_text(event) is not None or isinstance(event.get("findings"), list) or event.get("is_error") is True
+    return _report_text(event) is not None or isinstance(event.get("findings"), list) or _is_failure(event)
+
+
+def _is_failure(report: Event) -> bool:
+    """Whether a report says that there is no answer. Older versions of Claude Code wrote `is_error: false` at a limit."""
+    subtype = report.get("subtype") if report.get("type") == "result" else None
+    return report.get("is_error") is True or (isinstance(subtype, str) and subtype.startswith("error"))
+
+
+def _failure_words(report: Event) -> str:
+    errors = report.get("errors")
+    listed = "; ".join(words for each in (errors if isinstance(errors, list) else ()) if (words := find_message(each)))
+    subtype = str(report.get("subtype") or "no reason given").replace("_", " ")
+    return find_message(report.get("error")) or listed or _report_text(report) or subtype
 
 
 def _report_text(report: Event) -> str | None:

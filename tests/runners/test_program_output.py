@@ -41,7 +41,7 @@ def failed(error: str, **spent: Any) -> Answer:
 REPORTS = [
     (CLAUDE, Answer(text="HEARTBEAT_OK", **SPENT)),
     (CLAUDE | {"is_error": True, "result": "Credit balance is too low"}, failed("Credit balance is too low", **SPENT)),
-    ({"type": "result", "subtype": "error_max_turns", "is_error": True}, failed("error_max_turns")),
+    ({"type": "result", "subtype": "error_during_execution", "is_error": True}, failed("error during execution")),
     ({"is_error": True}, failed("no reason given")),
     ({"response": "Disk is full.", "stats": {}}, Answer(text="Disk is full.")),
     ({"response": "", "error": {"type": "ApiError", "message": "quota", "code": 429}}, failed("quota")),
