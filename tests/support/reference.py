@@ -15,7 +15,9 @@ from typing import Any, Literal
 from zoneinfo import ZoneInfo
 
 MINUTE, SECONDS, DAY = timedelta(minutes=1), timedelta(seconds=5), timedelta(days=1)
+QUARTER = timedelta(minutes=15)  # the hours of each zone begin with one
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
+UTC_ZONE = ZoneInfo("UTC")
 INPUT_TOKENS, OUTPUT_TOKENS = 3000, 500  # at most, of one attempt
 INPUT_PRICE, OUTPUT_PRICE = 2.0, 10.0  # USD per million tokens
 MODEL_MAXIMUM = (INPUT_TOKENS * INPUT_PRICE + OUTPUT_TOKENS * OUTPUT_PRICE) / 1e6
@@ -66,7 +68,7 @@ class Entry:
     asks: str = ""  # the channel that gets the questions of its runs
     looks_at_files: bool = False  # its precheck shows new files
     active: tuple[int, int] | None = None  # the active hours of an agent
-    zone: str = "UTC"  # of both hours
+    zone: str = "UTC"  # of its schedule, its hours and its days
 
     @property
     def key(self) -> Key:
@@ -186,6 +188,7 @@ class Reference:
     usd_per_day: float | None
     now: datetime
     usd_per_month: float | None = None
+    zone: ZoneInfo = UTC_ZONE  # of the config
     slots: dict[Key, Slots] = field(default_factory=dict)
     calls: list[Call] = field(default_factory=list)
     # The first call that counts for the USD or the runs of an entry, or of limits.budget.
@@ -245,8 +248,12 @@ class Reference:
         """How many slots lie after one time and not after another. The slots of an interval that has moved are spread evenly."""
         if entry.rhythm in ("none", "after"):
             return 0
-        anchor = EPOCH if entry.rhythm == "schedule" else slots.anchor
-        period = entry.minutes * MINUTE
+        period, anchor = entry.minutes * MINUTE, slots.anchor
+        if entry.rhythm == "schedule":
+            # `0 */4 * * *` follows the clock: an hour that is skipped has no slot, and one that comes twice has two.
+            first, last = ((at - EPOCH) // QUARTER for at in (after, until))
+            local = ((EPOCH + number * QUARTER).astimezone(ZoneInfo(entry.zone)) for number in range(first + 1, last + 1))
+            return sum(at.minute == 0 and at.hour % (entry.minutes // 60) == 0 for at in local)
         return (until - after) / period if slots.has_moved else (until - anchor) // period - (after - anchor) // period
 
     def clock_changed(self, by: timedelta) -> None:
@@ -273,7 +280,9 @@ class Reference:
             repeated = int((slots.looked_until - now) / (entry.minutes * MINUTE)) + 1
             slots.more += repeated if self.was_set_forward else 0
             if entry.rhythm == "schedule":
-                slots.due += self._count(entry, slots, min(now, slots.anchor), slots.anchor)  # of a time before it was first seen
+                unseen = self._count(entry, slots, min(now, slots.anchor), slots.anchor)  # of a time before it was first seen
+                slots.due += unseen
+                slots.fewer += int(unseen)  # after a restart, the clock may count as corrected, and these slots as over
                 slots.anchor = min(now, slots.anchor)
             else:
                 slots.has_moved, slots.looked_until = True, now
@@ -448,7 +457,9 @@ class Reference:
     def call_starts(self, key: Key, run: int) -> Call:
         """An agent is called by an attempt. What it may cost fits into what is left of the day."""
         entry = self.entries[key]
-        call = Call(key, run, f"{self.now.astimezone(ZoneInfo(entry.zone)):%F}", f"{self.now:%F}", entry.maximum)
+        call = Call(
+            key, run, f"{self.now.astimezone(ZoneInfo(entry.zone)):%F}", f"{self.now.astimezone(self.zone):%F}", entry.maximum
+        )
         self.calls.append(call)
         if not call.maximum:
             return call  # the command of a job needs no budget
@@ -717,7 +728,10 @@ class Reference:
         spans = {"later": 60, "later 2h": 120, "30m": 30}
         if text in spans:
             return self.now + spans[text] * MINUTE
-        return self.now.replace(hour=9, minute=0, second=0, microsecond=0) + DAY if text == "tomorrow 9" else None
+        if text != "tomorrow 9":
+            return None
+        tomorrow = self.now.astimezone(self.zone).date() + DAY
+        return datetime(tomorrow.year, tomorrow.month, tomorrow.day, 9, tzinfo=self.zone).astimezone(UTC)
 
     def _agent_of(self, about: Key) -> str | None:
         """The agent that a reply wakes: that of its message, or the first one that the job of its message wakes."""

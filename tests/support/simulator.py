@@ -20,6 +20,7 @@ from itertools import count
 from pathlib import Path
 from random import Random
 from typing import Any, cast
+from zoneinfo import ZoneInfo
 
 from patience import PATIENCE
 from reference import (
@@ -69,7 +70,15 @@ JOBS = ("vacuumer", "zipper", "quoter", "juggler")
 PROVIDERS, MODELS, CHANNELS = ("north", "south"), ("big", "small"), ("phone", "mail")
 HOLDERS = ("chat", "desk")
 ZONES = ("Asia/Kathmandu", "America/New_York")  # in March, the clocks of the second one go forward on the 8th
-STARTS = ("2026-03-02 08:00:07", "2026-03-02 08:00:07", "2026-03-31 15:00:07")  # the last one before the end of a month
+# The start and the time zone of a seed: before the end of a month, before clocks go forward on 29 March, and before they go back on
+# 1 November, which is the end of a month, too.
+STARTS = (
+    ("2026-03-02 08:00:07", "UTC"),
+    ("2026-03-02 08:00:07", "UTC"),
+    ("2026-03-31 15:00:07", "UTC"),
+    ("2026-03-28 15:00:07", "Europe/Berlin"),
+    ("2026-10-31 15:00:07", "America/New_York"),
+)
 MARK = re.compile(r"wake-\d+;")
 NEW_FILE = re.compile(r"new: inbox/(file-\d+)")
 KEYS = {"disk": "the volume fills up", "cert": "certificate expires", "queue": "letters pile up"}  # texts without a common word
@@ -114,6 +123,7 @@ class Setup:
     usd_per_day: float | None
     usd_per_month: float | None
     has_chat: bool  # the channel `phone` is a chat with buttons
+    zone: str
 
     def yaml(self) -> str:
         """The config file. JSON is YAML, too."""
@@ -129,7 +139,7 @@ class Setup:
         kept = {name: limit for name, limit in limits.items() if limit is not None}
         budget = {"budget": kept} if kept else {}
         keys = {
-            "timezone": "UTC",
+            "timezone": self.zone,
             "limits": {"wake_flood": "1000 per 1m", "new_problems": 1000, "concurrency": 8} | budget,
             "history": {"keep": "3650d", "runs": 1_000_000},
             "providers": {
@@ -213,6 +223,7 @@ def _cron(minutes: int) -> str:
 
 def random_setup(seed: int, edit: int = 0) -> Setup:
     """The config of a seed after some edits, which change budgets, channels and switches, and remove an entry."""
+    _, zone = STARTS[seed % len(STARTS)]
     fixed, edited = Random(f"config {seed}"), Random(f"config {seed} {edit}")
     names = AGENTS[: fixed.randint(2, len(AGENTS))]
     entries = [_random_agent(fixed, name) for name in names]
@@ -224,7 +235,7 @@ def random_setup(seed: int, edit: int = 0) -> Setup:
     sources = Random(f"sources {seed}")
     entries = [replace(each, looks_at_files=each.kind == "heartbeat" and sources.random() < 0.3) for each in entries]
     windows = Random(f"hours {seed}")
-    entries = [_with_window(windows, each) for each in entries]
+    entries = [_with_window(windows, replace(each, zone=zone)) for each in entries]
     if edit:
         total = edited.choice((total, total, None, 0.2))
         entries = [_edit(edited, entry) for entry in entries if edited.random() > 0.1]
@@ -233,7 +244,7 @@ def random_setup(seed: int, edit: int = 0) -> Setup:
         while missing := [entry for entry in entries if entry.rhythm == "after" and entry.follows[0] not in kept]:
             kept -= {entry.name for entry in missing}
             entries = [entry for entry in entries if entry not in missing]
-    return Setup({entry.key: entry for entry in entries}, total, month, Random(f"chat {seed}").random() < 0.7)
+    return Setup({entry.key: entry for entry in entries}, total, month, Random(f"chat {seed}").random() < 0.7, zone)
 
 
 def _with_more(chance: Random, entry: Entry, entries: Sequence[Entry]) -> Entry:
@@ -273,8 +284,8 @@ def _random_job(chance: Random, name: str, agents: Sequence[str]) -> Entry:
 
 
 def _with_window(chance: Random, entry: Entry) -> Entry:
-    """Some agents have active hours and a time zone. The slots of a schedule would be in this zone, too."""
-    if entry.kind == "cron" or entry.rhythm == "schedule" or chance.random() > 0.4:
+    """Some agents have active hours and a time zone of their own."""
+    if entry.kind == "cron" or chance.random() > 0.4:
         return entry
     return replace(entry, active=chance.choice(((0, 12), (8, 20))), zone=chance.choice(ZONES))
 
@@ -452,8 +463,10 @@ class Player:
         self.channels: dict[str, tuple[str, int]] = dict.fromkeys(CHANNELS, ("delivered", 0))
         self.wake_numbers, self.file_numbers = count(1), count(1)
         self.setup = random_setup(seed)
-        start = STARTS[seed % len(STARTS)]
-        self.reference = Reference(dict(self.setup.entries), self.setup.usd_per_day, utc(start), self.setup.usd_per_month)
+        start, zone = STARTS[seed % len(STARTS)]
+        self.reference = Reference(
+            dict(self.setup.entries), self.setup.usd_per_day, utc(start), self.setup.usd_per_month, ZoneInfo(zone)
+        )
         self.entries = list(self.setup.entries.values())  # also those that an edit removes
         self.tokens = _tokens([entry.name for entry in self.entries if entry.kind == "heartbeat"])
         self.call: Call | None = None
@@ -945,6 +958,7 @@ class Player:
         for kind, name, number, _ in [each[1:] for each in done if each[0] == "wake"]:
             if kind == "heartbeat":
                 self.reference.wake_accepted(number, name, f"{person} on phone", mark, is_kept=True)
+        self._count_failures_anew(*(each[1:] for each in done if each[0] == "resume"))
         self._note("did", *sorted(map(str, done)), *self.chat.answers[-1:])
         return done
 
@@ -1096,7 +1110,7 @@ EFFECTS = (
     "select 'close', id from problem where ended_by = 'user'",
     "select 'wake', kind, name, id, count from wake where sender like '% on phone' or (kind = 'cron' and source = 'api')",
     "select 'answer', id, answer from question where answer is not null",
-    "select 'again', channel || ' ' || key, text, not_before from outbox where notice like 'again %'",
+    "select 'again', channel || ' ' || key, text, not_before from outbox where notice like 'again %' and attempts = 0",
 )
 
 # The runs of agents that were skipped because their prechecks found nothing, and the runs with a whole answer.
@@ -1122,7 +1136,7 @@ from question join run on run.id = question.run_id order by 1
 ENDED = (
     "select id, outcome not in ('ok', 'alert') from run where kind = ? and name = ? and state = 'closed'"
     " and outcome not in ('skipped', 'async') and reason is distinct from 'cancelled' and reason is distinct from 'limited'"
-    " order by id desc limit 5"
+    " order by slot desc, id desc limit 5"  # a late result is older than the answers to later slots
 )
 
 # The messages, without those that wait for the hours of their recipient, or were sent together with others.
