@@ -248,7 +248,7 @@ def _as_recorded(result: AttemptResult, source: RecordedRun) -> AttemptResult:
         result = replace(result, fallback=source.fallback, fallback_why=source.fallback_why)
     if result.outcome in FAILURES and source.outcome in FAILURES:
         return replace(result, outcome=source.outcome, reason=_reason(source.why) or result.reason, error=source.error)
-    if result.outcome in ANSWERED and source.why == Suppression.NO_FINDINGS:  # it was asked again, and answered in prose
+    if source.why == Suppression.NO_FINDINGS:  # it was asked again, and answered in prose; a reason to skip or fail counts more
         return replace(result, message=None, suppression=Suppression.NO_FINDINGS)
     return result
 
