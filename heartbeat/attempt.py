@@ -317,6 +317,7 @@ class _Attempt:
             fallback=self.fallback,
             ends_itself=self.has_further,
             clock=self.local_time,
+            usd_per_try=agent.usd_per_try,
         )
 
     async def read_files(self, names: tuple[str, ...]) -> tuple[tuple[str, str | FileProblem], ...]:

@@ -66,12 +66,24 @@ def max_tokens(*texts: str) -> int:
 
 
 @dataclass(frozen=True, slots=True)
+class ClaudeCode:
+    """How Claude Code is called. `allow` names the tools that it may use, `login` is its token in the daemon's own environment.
+
+    The token is not compared: another machine may have another one, or none.
+    """
+
+    allow: tuple[str, ...] = ()
+    login: Mapping[str, object] = field(default_factory=dict, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
 class CommandRunner:
     """Calls the agent by running a program: the prompt on standard input, the answer on standard output.
 
     `env` values may be opaque secrets. Only the started process sees them in plain text. All programs with the same `account`
     have the same usage limit. `max_runs` is how many runs may begin in a time, to stay below it. `limit_pattern` is an expression
-    for the text of an error that says that the limit is reached.
+    for the text of an error that says that the limit is reached. With `claude`, the program is Claude Code, whose other arguments
+    are added at each call.
     """
 
     argv: tuple[str, ...]
@@ -79,6 +91,12 @@ class CommandRunner:
     account: str | None = None
     limit_pattern: str | None = None
     max_runs: tuple[int, timedelta] | None = None
+    claude: ClaudeCode | None = None
+
+    @property
+    def variables(self) -> Mapping[str, object]:
+        """The variables that it gets in addition to those of all programs."""
+        return {**self.claude.login, **self.env} if self.claude else self.env
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,6 +301,7 @@ class Agent:
     fallbacks: tuple[Fallback, ...] = ()  # called in this order if the provider fails
     context: tuple[str, ...] = ()
     max_input_tokens: int = 50_000
+    usd_per_try: float | None = None  # at which Claude Code stops; None: it is not called, or has no limit
     answer: AnswerForm = "text"
     ask_again: int = 0  # further calls of a run at most, if its answer is incomplete
     strip_reasoning: bool = True

@@ -113,6 +113,7 @@ class AgentRequest:
     `static` is the beginning of the prompt that is the same in each run, and `cache` says whether a provider keeps it.
     `fallback` is the name of the fallback that is called, None for the agent itself. `ends_itself`: a program must be ended after
     `timeout`, because another call may follow. Otherwise the attempt ends then. `clock` tells the time in the zone of the agent.
+    `usd_per_try` is the cost at which Claude Code stops, None without a limit.
     """
 
     agent: str
@@ -132,6 +133,7 @@ class AgentRequest:
     fallback: str | None = None
     ends_itself: bool = False
     clock: Callable[[], datetime] | None = None
+    usd_per_try: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

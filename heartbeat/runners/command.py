@@ -1,5 +1,6 @@
 """Calls an agent by running a program: the prompt goes to its standard input, the answer comes from its standard output.
 
+Claude Code also gets its arguments here, from the config alone: nothing of a prompt or an answer becomes an argument.
 The output is plain text, or a JSON report with the text or findings, the usage and the tool calls.
 `claude -p --output-format json`, `gemini --output-format json` and similar programs print one object, with the text under one of
 four names. `claude -p --output-format stream-json --verbose` prints one object per event, and the report as the last line.
@@ -14,6 +15,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta, tzinfo
+from decimal import Decimal
 from itertools import islice
 from zoneinfo import ZoneInfo
 
@@ -36,7 +38,8 @@ from heartbeat.spec import CommandRunner
 
 MAX_OUTPUT = 1024 * 1024  # bytes of output that are kept, from its end; a report may be larger than its answer
 TEXT_KEYS = ("result", "text", "response", "output")
-LIMIT_SUBTYPES = ("error_max_turns", "error_max_budget_usd")  # of reports of Claude Code
+COST_LIMIT = "error_max_budget_usd"  # a subtype of reports of Claude Code
+LIMIT_SUBTYPES = ("error_max_turns", COST_LIMIT)
 
 Event = Mapping[str, object]
 
@@ -50,12 +53,13 @@ async def call_agent(run: AgentRequest, runner: CommandRunner, start: StartProce
     usage counts in every case if the output reports it. Secrets in the runner's `env` are redacted in everything that the
     program prints.
     """
-    env = {**runner.env, **_agent_variables(run)}
+    argv, own = _arguments(run, runner), runner.variables
+    env = {**own, **_agent_variables(run)}
     stdin = run.prompt.encode(errors="replace")
     own_end = run.timeout if run.ends_itself else None
-    ended = await start(runner.argv, stdin=stdin, env=env, cwd=run.workspace, keep=MAX_OUTPUT, keep_tail=True, timeout=own_end)
-    redactor, text = redactor_for_env(runner.env), _output_text(ended)
-    report = parse_report(text, redactor)
+    ended = await start(argv, stdin=stdin, env=env, cwd=run.workspace, keep=MAX_OUTPUT, keep_tail=True, timeout=own_end)
+    redactor, text = redactor_for_env(own), _output_text(ended)
+    report = parse_report(text, redactor, _usd_limit(run) if runner.claude else "")
     error = error_of_process(ended, run.timeout, redactor, with_output=report is None)
     if error is None:
         return _with_limit(run, runner, report) if report else _plain_answer(ended, text, redactor)
@@ -68,6 +72,20 @@ async def call_agent(run: AgentRequest, runner: CommandRunner, start: StartProce
     return _with_limit(
         run, runner, replace(report, text="", failure=failed.failure, error=failed.error, transient=failed.transient)
     )
+
+
+def _arguments(run: AgentRequest, runner: CommandRunner) -> tuple[str, ...]:
+    if runner.claude is None:
+        return runner.argv
+    options = {"--model": run.model, "--effort": run.effort, "--max-budget-usd": _usd_limit(run)}
+    chosen = [word for option, value in options.items() if value for word in (option, value)]
+    allow = runner.claude.allow  # comes last, because this option takes all arguments after it
+    return (*runner.argv, "-p", "--output-format", "json", *chosen, *(("--allowedTools", *allow) if allow else ()))
+
+
+def _usd_limit(run: AgentRequest) -> str:
+    """The cost at which Claude Code stops, without an exponent; empty without a limit."""
+    return f"{Decimal(str(run.usd_per_try)):f}" if run.usd_per_try else ""
 
 
 def _with_limit(run: AgentRequest, runner: CommandRunner, answer: Answer) -> Answer:
@@ -107,8 +125,8 @@ def _output_text(ended: ProcessResult) -> str:
     return text.partition("\n")[2] if ended.truncated else text
 
 
-def parse_report(output: str, redactor: Redactor) -> Answer | None:
-    """The answer in a report, redacted. None if the output is not a report.
+def parse_report(output: str, redactor: Redactor, usd_limit: str = "") -> Answer | None:
+    """The answer in a report, redacted. None if the output is not a report. `usd_limit` is what the call could cost at most.
 
     The text is under `result`, `text`, `response` or `output`, and there may be a list of `findings`. With `is_error: true`, an
     `error`, or a `subtype` of Claude Code that begins with `error`, the answer is a failure. Its message is the error, else the
@@ -123,6 +141,8 @@ def parse_report(output: str, redactor: Redactor) -> Answer | None:
     text = _report_text(report)
     if _is_failure(report) or report.get("error"):
         error = redacted_line(f"the agent failed: {_failure_words(report)}", redactor)
+        if usd_limit and report.get("subtype") == COST_LIMIT:
+            error = f"{error}; usd_per_try is {usd_limit}, write a higher one"
         # Another try would take as many turns, and cost as much.
         return replace(spent, failure=Failure.EXIT, error=error, transient=report.get("subtype") not in LIMIT_SUBTYPES)
     spent = replace(spent, truncated=is_truncated(report))
@@ -220,11 +240,21 @@ def _report_usage(events: list[Event], redactor: Redactor) -> Answer:
     models = list(used) if isinstance(used, Mapping) else []
     spent = usage_of_report(report, redactor)
     calls = spent.tool_calls or tuple(islice(find_tool_calls(events), MAX_TOOL_CALLS))
+    log = "\n".join(filter(None, [spent.log, redactor.redact(_refused_tools(report))]))
     return replace(
         spent,
+        log=log or None,
         model_used=spent.model_used or (model_name(models[0]) if len(models) == 1 else None),
         tool_calls=tuple(replace(call, name=redactor.redact(call.name)) for call in calls),
     )
+
+
+def _refused_tools(report: Event) -> str:
+    """A line about the tools that Claude Code was not allowed to use; empty if there are none."""
+    denials = report.get("permission_denials")
+    found = [each.get("tool_name") for each in denials if isinstance(each, Mapping)] if isinstance(denials, list) else []
+    names = dict.fromkeys(name for each in found[:MAX_TOOL_CALLS] if (name := model_name(each)))
+    return f"was not allowed to use {', '.join(names)}; write the tools that it needs into allow" if names else ""
 
 
 def find_tool_calls(events: Sequence[Event]) -> Iterator[ToolCall]:

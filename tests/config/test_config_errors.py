@@ -401,9 +401,9 @@ SENTENCES_OF = {
     "list_type": ("TOOLS{}", "runner.tools.mcp: this must be a list, not a map; write [{name: disk}]"),
     "dict_type": ("TOOLS[{env: x}]", "runner.tools.mcp[0].env: this must be a map of names with values; write {NAME: VALUE}"),
     "model_type": ("dedup: 24h", "dedup: this must be a map of keys with values; write {window: 24h}"),
-    "model_attributes_type": ("RUNNERclaude", "runner: this must be a map of keys with values; write {kind: anthropic}"),
+    "model_attributes_type": ("RUNNER5", "runner: this must be a map of keys with values; write {kind: anthropic}"),
     "missing": ("RUNNER{kind: http}", 'runner.url: is missing; write url: "https://..."'),
-    "union_tag_not_found": ("RUNNER{}", "runner.kind: is missing; write kind: anthropic, openai, command, http or python"),
+    "union_tag_not_found": ("RUNNER{}", "runner.kind: is missing; write kind: anthropic, openai, claude-code, command, http or python"),
     "union_tag_invalid": ("RUNNER{kind: comand}", "runner.kind: 'comand' is not allowed here; did you mean command?"),
     "literal_error": ("ok_match: x", "ok_match: 'x' is not allowed here; write edges, anywhere or exact"),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from dataclasses import replace
@@ -11,9 +12,10 @@ from pathlib import Path
 import pytest
 from checkout import HOME
 from config_file import complaints, read, warnings
+from jsonschema import Draft202012Validator
 from loops import loop_over
 
-from heartbeat.spec import CommandRunner, Decide, Heartbeat, HttpRunner, ModelRunner, Precheck, PythonRunner
+from heartbeat.spec import ClaudeCode, CommandRunner, Decide, Heartbeat, HttpRunner, ModelRunner, Precheck, PythonRunner
 from heartbeatd.secret import Secret
 from scheduler.config.file.diagnostics import ConfigError
 from scheduler.config.keys.models import config_schema
@@ -90,6 +92,97 @@ def test_a_gateway_is_called_by_url_with_headers(tmp_path: Path) -> None:
 def test_a_command_and_a_callable_are_used_as_written(tmp_path: Path, written: str, runner: object) -> None:
     beat = ops(tmp_path, f"runner: {written}")
     assert (beat.runner, beat.model) == (runner, None)
+
+
+CLAUDE = CommandRunner(("claude",), {}, "claude", claude=ClaudeCode())
+
+
+@pytest.mark.parametrize(
+    ("written", "runner"),
+    [
+        ("claude-code", CLAUDE),
+        ("{kind: claude-code}", CLAUDE),
+        ('{kind: claude-code, allow: "Bash(df:*)"}', replace(CLAUDE, claude=ClaudeCode(("Bash(df:*)",)))),
+        (
+            '{kind: claude-code, program: /opt/bin/claude-2, allow: [Read, "Bash(df:*)"], env: {A: b}, account: team}',
+            CommandRunner(("/opt/bin/claude-2",), {"A": "b"}, "team", claude=ClaudeCode(("Read", "Bash(df:*)"))),
+        ),
+    ],
+)
+def test_claude_code_is_a_program_whose_arguments_follow_from_the_config(tmp_path: Path, written: str, runner: object) -> None:
+    beat = ops(tmp_path, f"runner: {written}")
+    assert (beat.runner, beat.model, beat.answer, beat.ask_again) == (runner, None, "structured", 0)
+
+
+def test_the_kind_of_a_runner_may_be_written_in_place_of_it_wherever_a_runner_is(tmp_path: Path) -> None:
+    text = """
+defaults: {runner: claude-code, heartbeat: {interval: 30m, deliver: log}}
+runners: {backup: claude-code}
+agents:
+  own: {}
+  more: {runner: {allow: [Read]}}
+  other: {runner: {kind: command, argv: [cat]}, fallbacks: [{runner: backup, model: opus}]}
+  model: {runner: anthropic, heartbeat: {budget: unlimited}}
+"""
+    found = read(tmp_path, text).settings.heartbeats
+    assert (found["own"].runner, found["more"].runner) == (CLAUDE, replace(CLAUDE, claude=ClaudeCode(("Read",))))
+    assert found["other"].runner == CommandRunner(("cat",), {}, "cat")
+    assert [(each.name, each.runner, each.model) for each in found["other"].fallbacks] == [("backup/opus", CLAUDE, "opus")]
+    assert isinstance(found["model"].runner, ModelRunner)
+    assert {name: beat.answer for name, beat in found.items()} == {
+        "own": "structured", "more": "structured", "other": "text", "model": "structured",
+    }  # fmt: skip
+
+
+def test_only_claude_code_gets_the_limit_of_its_try(tmp_path: Path) -> None:
+    text = """
+runners: {backup: claude-code}
+defaults: {heartbeat: {interval: 30m, deliver: log, budget: {usd_per_try: 0.2}}, cron: {every: 1h, prompt: look}}
+agents:
+  own: {runner: claude-code}
+  none: {runner: claude-code, heartbeat: {budget: unlimited}}
+  other: {runner: {kind: command, argv: [cat]}}
+  later: {runner: {kind: command, argv: [cat]}, fallbacks: [{runner: backup}]}
+cron: {one: {agent: own}, two: {agent: own, budget: {usd_per_try: 1.5}}, three: {agent: other, budget: {usd_per_try: 1.5}}}
+"""
+    settings = read(tmp_path, text).settings
+    found = {**settings.heartbeats, **settings.job_agents}
+    assert {name: agent.usd_per_try for name, agent in found.items() if agent.usd_per_try is not None} == {
+        "own": 0.2, "later": 0.2, "two": 1.5,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("place", ["environment", "env_file", "config"])
+def test_claude_code_has_the_token_of_the_daemon(tmp_path: Path, place: str) -> None:
+    name, runner, environ = "CLAUDE_CODE_OAUTH_TOKEN", "claude-code", dict(ENVIRON)
+    text = fleet("runner: claude-code")
+    if place == "environment":
+        environ |= {name: "token-1"}
+    if place == "env_file":
+        (tmp_path / "secrets").write_text(f"{name}=token-1\n")
+        (tmp_path / "secrets").chmod(0o600)
+        text = f"env_file: secrets\n{text}"
+    if place == "config":
+        environ |= {name: "token-2", "MINE": "token-1"}
+        text = fleet(f'runner: {{kind: claude-code, env: {{{name}: "${{MINE}}"}}}}')
+    runner = read(tmp_path, text, environ).settings.heartbeats["ops"].runner
+    assert isinstance(runner, CommandRunner)
+    assert reveal(runner.variables[name]) == "token-1"
+    assert not any("token-" in str(each) for each in (runner, runner.variables))
+
+
+@pytest.mark.parametrize("environ", [{}, {"CLAUDE_CODE_OAUTH_TOKEN": ""}, {"ANTHROPIC_API_KEY": "sk-ant-api03-1"}])
+def test_without_a_token_claude_code_uses_its_own_login_and_never_an_api_key(tmp_path: Path, environ: dict[str, str]) -> None:
+    runner = read(tmp_path, fleet("runner: claude-code"), ENVIRON | environ).settings.heartbeats["ops"].runner
+    assert isinstance(runner, CommandRunner)
+    assert runner.variables == {}
+
+
+def test_the_schema_for_editors_has_the_short_form_of_a_runner() -> None:
+    schema = Draft202012Validator(json.loads(json.dumps(config_schema())))
+    for runner, is_valid in (("claude-code", True), ({"kind": "claude-code", "allow": ["Read"]}, True), ("command", False)):
+        for config in ({"agents": {"ops": {"runner": runner}}}, {"runners": {"backup": runner}}):
+            assert schema.is_valid(config) == is_valid
 
 
 def test_the_third_job_of_a_chain_calls_a_model_no_oftener_than_min_interval(tmp_path: Path) -> None:
@@ -398,11 +491,18 @@ def test_cache_reads_cost_as_much_as_input_and_writes_a_quarter_more(tmp_path: P
 OWN = 'runner: {kind: command, argv: [cat]}\n    heartbeat:\n'
 FAULTS = [
     # a text of the valid file, the text in its place, and the resulting error
-    ('{kind: anthropic}\n', '{}\n', 'config.yaml:9:5: agents.ops.runner.kind: is missing; write kind: anthropic, openai, command, http or python'),
+    ('{kind: anthropic}\n', '{}\n', 'config.yaml:9:5: agents.ops.runner.kind: is missing; write kind: anthropic, openai, claude-code, command, http or python'),
     ('{kind: anthropic}\n', '\n', 'config.yaml:9:12: agents.ops.runner: this must be a map of keys with values; write {kind: anthropic}'),
-    ('{kind: anthropic}\n', 'claude\n', 'config.yaml:9:13: agents.ops.runner: this must be a map of keys with values; write {kind: anthropic}'),
-    ('{kind: anthropic}\n', '{kind: claude}\n', "config.yaml:9:20: agents.ops.runner.kind: 'claude' is not allowed here; write anthropic, openai, command, http or python"),
-    ('{kind: anthropic}\n', '{kind: 5}\n', "config.yaml:9:20: agents.ops.runner.kind: '5' is not allowed here; write anthropic, openai, command, http or python"),
+    ('{kind: anthropic}\n', 'claude\n', "config.yaml:9:13: agents.ops.runner.kind: 'claude' is not allowed here; did you mean claude-code?"),
+    ('{kind: anthropic}\n', 'my-agent\n', "config.yaml:9:13: agents.ops.runner.kind: 'my-agent' is not allowed here; write anthropic, openai, claude-code, command, http or python"),
+    ('{kind: anthropic}\n', 'http\n', 'config.yaml:9:5: agents.ops.runner.url: is missing; write url: "https://..."'),
+    ('{kind: anthropic}\n', '5\n', 'config.yaml:9:13: agents.ops.runner: this must be a map of keys with values; write {kind: anthropic}'),
+    ('{kind: anthropic}\n', '{kind: claude-code, argv: [claude]}\n', 'config.yaml:9:33: agents.ops.runner.argv: unknown key here; argv is for kind: command'),
+    ('{kind: anthropic}\n', '{kind: claude-code, allow: [--verbose]}\n', "config.yaml:9:41: agents.ops.runner.allow[0]: '--verbose' is not a rule of Claude Code; write Read, or Bash(df:*)"),
+    ('{kind: anthropic}\n', 'claude-code\n    model: --verbose\n', "config.yaml:10:12: agents.ops.model: '--verbose' would be an option of Claude Code; write the name of a model"),
+    ('{kind: anthropic}\n', 'claude-code\n    fallbacks: [-x]\n', "config.yaml:10:17: agents.ops.fallbacks[0]: '-x' would be an option of Claude Code; write the name of a model"),
+    ('{kind: anthropic}\n', '{kind: claude}\n', "config.yaml:9:20: agents.ops.runner.kind: 'claude' is not allowed here; did you mean claude-code?"),
+    ('{kind: anthropic}\n', '{kind: 5}\n', "config.yaml:9:20: agents.ops.runner.kind: '5' is not allowed here; write anthropic, openai, claude-code, command, http or python"),
     ('{kind: anthropic}\n', '{kind: anthropic, argv: [cat]}\n', 'config.yaml:9:31: agents.ops.runner.argv: unknown key here; argv is for kind: command'),
     ('{kind: anthropic}\n', '{kind: anthropic, povider: work}\n', 'config.yaml:9:31: agents.ops.runner.povider: unknown key; did you mean provider?'),
     ('{kind: anthropic}\n', '{kind: anthropic, provider: wrk}\n', "config.yaml:9:41: agents.ops.runner.provider: 'wrk' is not a declared provider; did you mean work?"),
@@ -688,6 +788,7 @@ def test_reading_commands_need_no_key(tmp_path: Path) -> None:
             BEAT,
             {"heartbeat.answer": "text", "heartbeat.ask_again": "0", "heartbeat.problems.remind": "24h"},
         ),
+        ("runner: claude-code", BEAT, {"runner.kind": "claude-code", "runner.allow": "[]", "heartbeat.answer": "structured"}),
         (
             'runner: {kind: python, call: "a:b"}',
             "isolated_session: false",
@@ -706,7 +807,7 @@ def test_effective_values_show_the_runner_and_provider_of_an_agent(
 def test_the_schema_distinguishes_runners_by_kind() -> None:
     runner = config_schema()["$defs"]["Agent"]["properties"]["runner"]
     assert runner["discriminator"]["propertyName"] == "kind"
-    assert sorted(runner["discriminator"]["mapping"]) == ["anthropic", "command", "http", "openai", "python"]
+    assert sorted(runner["discriminator"]["mapping"]) == ["anthropic", "claude-code", "command", "http", "openai", "python"]
 
 
 def test_the_shipped_config_is_valid_without_a_key_and_enabling_the_assistant_takes_two_lines(tmp_path: Path) -> None:

@@ -68,7 +68,19 @@ OTHER_VALUE = "0123456789abcdef-canary"
 TOKEN = "token-of-the-scripts-1234"  # may only wake, as in the examples
 
 # `check` may warn about these keys of an example: programs and folders that are not here, and settings that the example leaves out.
-INCOMPLETE = {"agents", "cron", "runner", "argv", "command", "precheck", "workspace", "workdir", "model", "wake_heartbeat"}
+INCOMPLETE = {
+    "agents",
+    "cron",
+    "runner",
+    "argv",
+    "program",
+    "command",
+    "precheck",
+    "workspace",
+    "workdir",
+    "model",
+    "wake_heartbeat",
+}
 
 CONFIG = """\
 state: state/heartbeatd.db
@@ -242,9 +254,10 @@ STAND_INS = {
     "systemctl": 'case "$1" in daemon-reload|enable|start|stop|restart) ;; *) exit 2 ;; esac',
     "systemd-sysusers": "",
     "claude": r"""
+[ "$*" = "-p --output-format json --max-budget-usd 0.2" ] && [ "$CLAUDE_CODE_OAUTH_TOKEN" = ... ] || exit 2
 if grep -q findings; then answer='{\"findings\": [{\"key\": \"disk:/\", \"text\": \"13 % full\", \"severity\": \"info\"}]}'; else answer='[disk:/] 13 % full'; fi
 printf '{"type": "result", "result": "%s", "total_cost_usd": 0.01}' "$answer"
-""",  # answers in the form that the prompt describes
+""",  # answers in the form that the prompt describes, if it is called and logged in as on the page
     "journalctl": "",
 }
 STARTED = "getting-started.md"  # is typed by one user in one shell, so it has a test of its own

@@ -67,6 +67,8 @@ def test_claude_code_is_started_for_new_mail_alone_and_spends_what_it_reports(ma
         box.deliver("Anna <anna@example.org>", "today?")
         world.run_until("2026-03-02 21:50")
     (call,) = world.calls
+    assert [*call.argv] == ["claude", "-p", "--output-format", "json", "--max-budget-usd", "0.2"]  # and no tools
+    assert str(call.env["CLAUDE_CODE_OAUTH_TOKEN"]) == "***"
     assert "The severity is info, warning or critical." in call.stdin  # lines with keys have no `info`
     assert "Anna <anna@example.org>: today?" in call.stdin
     assert [record["cost_usd"] for record in world.records("mail") if record["result"] == "alert"] == [0.0312]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from test_runner_command import RUN, Ended, Program, ask
 
-from heartbeat.runners import Answer, Failure
-from heartbeat.spec import CommandRunner
+from heartbeat.runners import AgentRequest, Answer, Failure
+from heartbeat.spec import ClaudeCode, CommandRunner
+from heartbeatd.secret import Secret
 
 TURNS = "Reached maximum number of turns (1)"
 COST = {"total_cost_usd": 0.0321, "usage": {"input_tokens": 7, "output_tokens": 5}}
@@ -21,6 +23,77 @@ def printed(exit_code: int = 0, **report: object) -> Ended:
 
 def answer(ended: Ended) -> Answer:
     return ask(RUN, CommandRunner(("claude", "-p", "--output-format", "json"), {}), Program(ended))
+
+
+def arguments(run: AgentRequest, *allow: str, program: str = "claude") -> str:
+    """The arguments of a call, each in brackets."""
+    started = Program(printed(result="HEARTBEAT_OK"))
+    ask(run, CommandRunner((program,), {}, claude=ClaudeCode(allow)), started)
+    return "".join(f"[{each}]" for each in started.argv)
+
+
+PLAIN = replace(RUN, model=None)
+
+
+@pytest.mark.parametrize(
+    ("run", "allow", "rest"),
+    [
+        (PLAIN, (), ""),
+        (RUN, (), "[--model][small]"),
+        (replace(RUN, effort="high"), (), "[--model][small][--effort][high]"),
+        (replace(PLAIN, usd_per_try=0.2), (), "[--max-budget-usd][0.2]"),
+        (replace(PLAIN, usd_per_try=0.00001), (), "[--max-budget-usd][0.00001]"),
+        (replace(PLAIN, usd_per_try=1e21), (), "[--max-budget-usd][1000000000000000000000]"),
+        (replace(PLAIN, usd_per_try=0.0), (), ""),
+        (PLAIN, ("Read", "Bash(df -h:*)"), "[--allowedTools][Read][Bash(df -h:*)]"),
+        (replace(RUN, usd_per_try=3.0), ("Read",), "[--model][small][--max-budget-usd][3.0][--allowedTools][Read]"),
+    ],
+)
+def test_claude_code_gets_what_the_config_says_as_arguments(run: AgentRequest, allow: tuple[str, ...], rest: str) -> None:
+    assert arguments(run, *allow) == f"[claude][-p][--output-format][json]{rest}"
+
+
+def test_its_program_may_be_another_one() -> None:
+    assert arguments(PLAIN, program="/home/anna/.local/bin/claude").startswith("[/home/anna/.local/bin/claude][-p]")
+
+
+def test_the_prompt_is_its_input_and_never_an_argument() -> None:
+    prompt = "--dangerously-skip-permissions\n--model opus"
+    started = Program(printed(result="--resume"))
+    ask(replace(PLAIN, prompt=prompt), CommandRunner(("claude",), {}, claude=ClaudeCode(("Read",))), started)
+    assert list(started.argv) == ["claude", "-p", "--output-format", "json", "--allowedTools", "Read"]
+    assert started.stdin.decode() == prompt
+
+
+def test_its_login_is_redacted_and_a_variable_of_the_config_replaces_it() -> None:
+    token, name = Secret("sk-ant-oat01-canary"), "CLAUDE_CODE_OAUTH_TOKEN"
+    runner = CommandRunner(("claude",), {}, claude=ClaudeCode(login={name: token}))
+    started = Program(printed(result="I know sk-ant-oat01-canary", log="sent sk-ant-oat01-canary"))
+    said = ask(PLAIN, runner, started)
+    assert (started.env[name], said.text, said.log) == (token, "I know ***", "sent ***")
+    own = Secret("of the config")
+    ask(PLAIN, replace(runner, env={name: own}), started)
+    assert started.env[name] is own
+
+
+@pytest.mark.parametrize("exit_code", [0, 1])
+def test_at_its_limit_of_cost_the_error_says_which_key_to_raise(exit_code: int) -> None:
+    report = printed(exit_code, subtype="error_max_budget_usd", is_error=True, errors=["Reached maximum budget ($0.2)"], **COST)
+    failed = ask(replace(RUN, usd_per_try=0.2), CommandRunner(("claude",), {}, claude=ClaudeCode()), Program(report))
+    begin = "exit code 1: " if exit_code else ""
+    words = "the agent failed: Reached maximum budget ($0.2); usd_per_try is 0.2, write a higher one"
+    assert (failed.error, failed.transient, failed.cost_usd) == (f"{begin}{words}", False, 0.0321)
+
+
+def test_the_log_names_each_tool_that_was_refused_once() -> None:
+    denials = [{"tool_name": "Bash", "tool_input": {"command": "df"}}, {"tool_name": "Bash"}, {"tool_name": "WebFetch"}, 5, {}]
+    remedy = "write the tools that it needs into allow"
+    said = answer(printed(result="I could not look.", permission_denials=denials))
+    assert (said.text, said.log) == ("I could not look.", f"was not allowed to use Bash, WebFetch; {remedy}")
+    both = answer(printed(result="x", log="looked", permission_denials=denials[:1]))
+    assert both.log == f"looked\nwas not allowed to use Bash; {remedy}"
+    assert answer(printed(result="x", permission_denials=[])).log is None
+    assert answer(printed(result="x", permission_denials="none")).log is None
 
 
 @pytest.mark.parametrize("exit_code", [0, 1])

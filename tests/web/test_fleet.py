@@ -122,8 +122,9 @@ def test_the_cost_is_that_of_the_local_day(make_world: MakeWorld) -> None:
 
 
 def test_an_agent_without_a_model_of_its_own_shows_how_it_is_called(make_world: MakeWorld) -> None:
-    world = make_world(f"{YAML}  ops: {{}}\n  own: {{model: claude-opus-4-5}}\n")
+    world = make_world(f"{YAML}  ops: {{}}\n  own: {{model: claude-opus-4-5}}\n  code: {{runner: claude-code}}\n")
     world.run(minutes=1)
+    assert card(world, "code").model == "Claude Code"
     assert (card(world, "ops").model, card(world, "own").model) == ("command claude", "claude-opus-4-5")
     assert card(world, "ops").channels == ("log",)
 

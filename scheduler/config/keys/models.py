@@ -188,7 +188,7 @@ class McpServer(ConfigPart):
     url: OrUnset[types.Secret] = optional_key("A server with streamable HTTP. Private addresses are allowed.", "none")
     headers: types.Headers = key({}, "Request headers.")
     command: types.Argv = key((), "An MCP server on stdin and stdout. Each try starts it in the workspace.", unset="none")
-    env: types.Environment = key({}, "Environment variables, in addition to PATH, HOME and LANG.")
+    env: types.Environment = key({}, "Environment variables besides PATH, HOME and LANG.")
     approve: OrUnset[types.ToolNames] = optional_key(
         "Tools in `allow` whose calls need the approval of a person ([`ask`](channels.md#questions-to-people)).", "none"
     )
@@ -220,7 +220,26 @@ class Account(ConfigPart):
     text_key = "name"
 
     name: OrUnset[types.Name] = optional_key("Name of the account.", "the name of the program")
-    max_runs: OrUnset[types.Rate] = optional_key("Maximum rate of runs with this account, to stay below its limit.", "no limit")
+    max_runs: OrUnset[types.Rate] = optional_key("Maximum rate of runs with this account.", "no limit")
+
+
+NameOrAccount = Annotated[Account, OrShort({"type": "string"}, "name, map")]
+
+# The keys of both runners that start a program.
+PROGRAM_ENV: Any = key({}, "Environment variables besides PATH, HOME and LANG.")
+PROGRAM_ACCOUNT: Any = key(Account(), "Account with a [usage limit](runners.md#usage-limits).", unset="the name of the program")
+LIMIT_PATTERN: Any = optional_key("Matches errors at the usage limit.", "errors of Claude Code, Codex and Gemini CLI")
+
+
+class ClaudeCodeRunner(ConfigPart):
+    """Runs Claude Code with `-p`: the prompt on stdin, the answer on stdout."""
+
+    kind: Literal["claude-code"] = required_key("Calls [Claude Code](runners.md#claude-code).", "claude-code")
+    allow: types.Rules = key((), "Tools that it may use, such as `Bash(df:*)`.", example=["Bash(df:*)"])
+    program: types.Text = key("claude", "Name or path of the program.")
+    env: types.Environment = PROGRAM_ENV
+    account: NameOrAccount = PROGRAM_ACCOUNT
+    limit_pattern: OrUnset[types.Pattern] = LIMIT_PATTERN
 
 
 class CommandRunner(ConfigPart):
@@ -228,13 +247,9 @@ class CommandRunner(ConfigPart):
 
     kind: Literal["command"] = required_key("Runs a [program](runners.md#a-program).", "command")
     argv: types.Argv = required_key("Program and arguments, without a shell.", ["program", "argument"])
-    env: types.Environment = key({}, "Environment variables, in addition to PATH, HOME and LANG.")
-    account: Annotated[Account, OrShort({"type": "string"}, "name, map")] = key(
-        Account(), "Account with a [usage limit](runners.md#usage-limits).", unset="the name of the program"
-    )
-    limit_pattern: OrUnset[Annotated[str, types.text(types.parse_pattern, "regular expression")]] = optional_key(
-        "Matches errors that mean the usage limit is reached.", "errors of Claude Code, Codex and Gemini CLI"
-    )
+    env: types.Environment = PROGRAM_ENV
+    account: NameOrAccount = PROGRAM_ACCOUNT
+    limit_pattern: OrUnset[types.Pattern] = LIMIT_PATTERN
 
 
 class HttpRunner(ConfigPart):
@@ -255,7 +270,11 @@ class PythonRunner(ConfigPart):
     in_process: bool = key(False, "With `true`, the function runs [inside the daemon](runners.md#a-python-function).")
 
 
-Runner = ModelRunner | CommandRunner | HttpRunner | PythonRunner
+Runner = Annotated[
+    ModelRunner | ClaudeCodeRunner | CommandRunner | HttpRunner | PythonRunner,
+    Field(discriminator="kind"),
+    types.OrKind(("anthropic", "openai", "claude-code")),
+]
 
 
 class Fallback(ConfigPart):
@@ -404,8 +423,8 @@ class Budget(DayBudget):
     """The limits of an entry in one day and one month of its time zone."""
 
     usd_per_try: OrUnset[types.Usd] = optional_key(
-        "Maximum cost of one try. A prompt that could cost more is not sent to a model. For other runners, write your"
-        " own estimate.",
+        "Maximum cost of one try. A prompt that could cost more is not sent to a model, and Claude Code stops there. For"
+        " other runners, write your own estimate.",
         "computed from the token limits",
         renamed_from=("usd_per_run",),
     )
@@ -561,8 +580,8 @@ class HeartbeatCall(ConfigPart, section="Model"):
     retries: types.Retries = key(2, "Further tries after a failure.", own=True)
     timeout: types.PositiveDuration = key("5m", "Timeout of one try.", own=True)
     answer: OrUnset[AnswerForm] = optional_key(
-        "Form of the [findings](findings.md). With `text`, a line may begin with the key of a finding: `[disk:/var]`.",
-        "`structured` if the runner calls a model, else `text`",
+        "Form of the [findings](findings.md#how-an-agent-answers).",
+        "`structured` for a model and Claude Code, else `text`",
     )
 
 
@@ -628,8 +647,12 @@ class Agent(ConfigPart):
         section="Checklist and context",
         file_only=True,
     )
-    runner: Annotated[Runner, Field(discriminator="kind")] = key(
-        ModelRunner(kind="anthropic"), "How the agent is called.", written={"kind": "anthropic"}, section="Model", file_only=True
+    runner: Runner = key(
+        ModelRunner(kind="anthropic"),
+        "How the agent is called. A word is its `kind`.",
+        written={"kind": "anthropic"},
+        section="Model",
+        file_only=True,
     )
     model: OrUnset[types.Text] = optional_key(
         "Model of the agent.", "`claude-haiku-5-5` for Anthropic, else chosen by the runner", section="Model"
@@ -694,9 +717,7 @@ class JobAction(ConfigPart):
     command: OrUnset[types.Command] = optional_key(
         "Command to run.", "none, if the job has a `prompt` or only wakes agents", file_only=True
     )
-    env: types.Environment = key(
-        {}, "Environment variables, in addition to PATH, HOME and LANG.", file_only=True, applies_to="command"
-    )
+    env: types.Environment = key({}, "Environment variables besides PATH, HOME and LANG.", file_only=True, applies_to="command")
     workdir: OrUnset[types.Path] = optional_key("Working directory.", "the config's folder", file_only=True, applies_to="command")
     stdin: types.AnyText = key("", "Text for stdin.", file_only=True, applies_to="command")
     shell: types.Text = key("/bin/sh", "Shell for a `command` that is a string.", file_only=True, applies_to="command")
@@ -976,9 +997,7 @@ class Config(ConfigPart):
     history: History = key(History(), "How long run records are kept.")
     agents: dict[types.Name, Agent] = key({}, "The agents.")
     cron: dict[types.Name, Job] = key({}, "The jobs.")
-    runners: dict[types.Name, Annotated[Runner, Field(discriminator="kind")]] = key(
-        {}, "[Runners](runners.md) by name, for `fallbacks`.", file_only=True
-    )
+    runners: dict[types.Name, Runner] = key({}, "[Runners](runners.md) by name, for `fallbacks`.", file_only=True)
     defaults: Defaults = key(
         Defaults(),
         "Values that agents and jobs inherit. Maps are merged key by key. Other values, and `active_hours`, are replaced.",

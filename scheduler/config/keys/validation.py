@@ -130,7 +130,8 @@ def _explain_error(found: ErrorDetails, model: str, required: str = "") -> str:
     if kind == "union_tag_not_found":
         words = [word for part in parts for word in kinds_of_model(part)]
     word = str(limits.get("tag", value))
-    close = find_closest(word, words) if isinstance(value, str) or "tag" in limits else ""
+    longer = [each for each in words if each.startswith(f"{word}-")]  # claude is short for claude-code
+    close = find_closest(word, words) or "".join(longer[:1]) if isinstance(value, str) or "tag" in limits else ""
     return SENTENCES.get(kind, found["msg"].replace("{", "{{")).format(
         **{limit: _format_limit(limits[limit]) for limit in ("ge", "le", "multiple_of", "max_length") if limit in limits},
         key=name,

@@ -127,6 +127,17 @@ class OrShort:
 
 
 @dataclass(frozen=True, slots=True)
+class OrKind:
+    """One of several maps, or its `kind` in place of it: adds the kinds that need no other key to the JSON Schema."""
+
+    words: tuple[str, ...]
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        made = handler(schema)
+        return {**made, "oneOf": [*made["oneOf"], {"enum": list(self.words)}]}
+
+
+@dataclass(frozen=True, slots=True)
 class _Words:
     """One of these words, which are known at run time."""
 
@@ -493,6 +504,7 @@ _ITEMS = AfterValidator(check_items_differ)
 _FILE = text(parse_workspace_file)
 WorkspaceFiles = Annotated[tuple[Annotated[str, _FILE], ...], _ITEMS, OneOrList("file in the workspace, or list")]
 Checklist = Annotated[str, text(parse_checklist, "file in the workspace, or text with a line break")]
+Pattern = Annotated[str, text(parse_pattern, "regular expression")]
 Names = Annotated[tuple[Text, ...], _ITEMS, OneOrList("name or list")]
 _PERSON = text(
     text_like(r"@?[A-Za-z0-9_]{1,32}", "is not a user name of Telegram; write @NAME, or the number of the user in quotes")
@@ -513,6 +525,8 @@ _TOOL_NAME = text(
     text_like(r"[A-Za-z0-9./_-]{1,64}", "is not the name of a tool; use 1 to 64 characters from A-Z a-z 0-9 . / _ -")
 )
 ToolNames = Annotated[tuple[Annotated[str, _TOOL_NAME], ...], _ITEMS, _SOME, OneOrList("tool or list")]
+_RULE = text(text_like(r"[A-Za-z].*", "is not a rule of Claude Code; write Read, or Bash(df:*)"))
+Rules = Annotated[tuple[Annotated[str, _RULE], ...], _ITEMS, OneOrList("rule or list")]
 Permissions = Annotated[tuple[Permission, ...], _ITEMS, _SOME, OneOrList("list of `read`, `wake`, `operate`, `edit`")]
 Days = Annotated[tuple[Annotated[frozenset[int], text(parse_weekdays)], ...], _SOME, OneOrList("`mon` to `sun`, range, list")]
 Dates = Annotated[tuple[Annotated[DateRange, text(parse_date_range)], ...], OneOrList("date, `FIRST..LAST`, list")]

@@ -24,10 +24,11 @@ from scheduler.config.settings.entry_parts import (
     choose_effort,
     further_calls,
 )
-from scheduler.config.settings.runners import Runners, calls_model, is_enabled, uses_provider
+from scheduler.config.settings.runners import Runners, calls_claude, calls_model, find_usd_limit, is_enabled, uses_provider
 
 LONGEST_GRACE = timedelta(minutes=10)
 ASYNC_RUNNERS = ("http", "python")
+PROGRAMS = ("claude-code", "command")
 MISSING_INTERVAL = (
     'is missing; write interval: 30m, schedule: "0 9 * * *", or interval: none for an agent that runs only when woken'
 )
@@ -44,6 +45,7 @@ def build_heartbeat(name: str, agent: models.Agent, node: ConfigNode, runners: R
     keys.report_unused(_find_unused_keys(agent))
     model = runners.choose_model(agent, runner, node)
     given, place = (agent.fallbacks, node) if beat.fallbacks is None else (beat.fallbacks, keys)
+    fallbacks = runners.build_fallbacks(given, (runner, model), agent, place)
     built = build_spec(
         beat,
         Heartbeat,
@@ -64,11 +66,12 @@ def build_heartbeat(name: str, agent: models.Agent, node: ConfigNode, runners: R
         workspace=node.context.resolve_path(agent.workspace or f"agents/{name}"),
         runner=runner,
         model=model,
-        fallbacks=runners.build_fallbacks(given, (runner, model), agent, place),
+        fallbacks=fallbacks,
+        usd_per_try=find_usd_limit(beat.budget, runner, fallbacks),
         effort=choose_effort(beat.effort, agent.effort),
         context=agent.context,
         queue=agent.executor.queue,
-        answer=beat.answer or ("structured" if isinstance(runner, ModelRunner) else "text"),
+        answer=beat.answer or ("structured" if isinstance(runner, ModelRunner) or calls_claude(runner) else "text"),
         ask_again=further_calls(beat.ask_again, runner),
         dedup_window=beat.dedup.window,
         dedup_normalize=beat.dedup.normalize,
@@ -122,9 +125,9 @@ def _find_unused_keys(agent: models.Agent) -> Iterator[tuple[str, str]]:
         problem = "memory files are read only in runs without a checklist, which are skipped here"
         yield "memory", f"{problem}; remove memory, or write on_empty: run too"
     if beat.isolated_session:
-        also = "" if kind == "command" else ", or write isolated_session: false too"
+        also = "" if kind in PROGRAMS else ", or write isolated_session: false too"
         yield "session_keep", f"an isolated session keeps no messages; remove session_keep{also}"
-    elif kind == "command":
+    elif kind in PROGRAMS:
         yield "isolated_session", "a command keeps its own session and gets no earlier messages; remove isolated_session"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -61,7 +61,7 @@ def read_config_data(
         diagnostics.raise_errors()
         root = MarkedMap()
     _check_line_of_state(root, content, diagnostics)
-    file, root = root, move_keys(apply_overrides(root, environ, diagnostics), diagnostics)
+    file, root = root, expand_runners(move_keys(apply_overrides(root, environ, diagnostics), diagnostics))
     paths = list(_find_default_paths(root.get("defaults"), ("defaults",), set()))
     diagnostics.default_paths = first_paths = dict(reversed(paths))  # the first path of a position counts
     agent, job = agent_defaults(root), map_at(root, "defaults", "cron")
@@ -126,19 +126,8 @@ def _set_value(node: MarkedMap, steps: list[str], value: object, place: External
 def move_keys(root: MarkedMap, diagnostics: Diagnostics) -> MarkedMap:
     """The config with the keys of moved maps where they belong now. One warning names the first such map, and what to write."""
     found: list[tuple[Position, str, str]] = []
-
-    def at_path(node: object, path: tuple[str, ...], steps: tuple[str, ...]) -> Any:
-        """The node with the keys moved in the heartbeats or jobs at the end of this path; `*` stands for all names."""
-        if not isinstance(node, MarkedMap):
-            return node
-        if not path:
-            return _with_moved_keys(node, steps, found, diagnostics)
-        names = node if path[0] == "*" else [name for name in path[:1] if name in node]
-        moved = {name: new for name in names if (new := at_path(node[name], path[1:], (*steps, name))) is not node[name]}
-        return MarkedMap({**node, **moved}, node.marks) if moved else node
-
     for path in HEARTBEATS_AND_JOBS:
-        root = at_path(root, path, ())
+        root = _change_maps(root, path, lambda part, steps: _with_moved_keys(part, steps, found, diagnostics))
     if found:
         place, former, advice = found[0]
         more = f" (and {format_count(len(found) - 1, 'more former name')})" if len(found) > 1 else ""
@@ -147,6 +136,33 @@ def move_keys(root: MarkedMap, diagnostics: Diagnostics) -> MarkedMap:
 
 
 HEARTBEATS_AND_JOBS = (("defaults", "heartbeat"), ("defaults", "cron"), ("agents", "*", "heartbeat"), ("cron", "*"))
+
+
+def expand_runners(root: MarkedMap) -> Any:
+    """The config with a map in place of each runner of which only the kind is written, so that defaults can be merged."""
+    for path in (("defaults",), ("agents", "*")):
+        root = _change_maps(root, path, lambda agent, _: _with_kind(agent, ("runner",)))
+    return _change_maps(root, ("runners",), lambda runners, _: _with_kind(runners, runners))
+
+
+def _with_kind(part: MarkedMap, names: Iterable[str]) -> MarkedMap:
+    texts = {name: part.marks[name][1] for name in names if isinstance(part.get(name), str)}
+    maps = {name: MarkedMap({"kind": part[name]}, {"kind": (place, place)}) for name, place in texts.items()}
+    return MarkedMap({**part, **maps}, part.marks) if maps else part
+
+
+def _change_maps(
+    node: Any, path: tuple[str, ...], change: Callable[[MarkedMap, tuple[str, ...]], MarkedMap], steps: tuple[str, ...] = ()
+) -> Any:
+    """The node with changed maps at the end of this path, where `*` stands for all names. `steps` lead to the node."""
+    if not isinstance(node, MarkedMap):
+        return node
+    if not path:
+        return change(node, steps)
+    names = node if path[0] == "*" else [name for name in path[:1] if name in node]
+    made = {name: _change_maps(node[name], path[1:], change, (*steps, name)) for name in names}
+    changed = {name: new for name, new in made.items() if new is not node[name]}
+    return MarkedMap({**node, **changed}, node.marks) if changed else node
 
 
 def _with_moved_keys(

@@ -21,7 +21,7 @@ from scheduler.config.settings.entry_parts import (
     choose_effort,
     further_calls,
 )
-from scheduler.config.settings.runners import Runners, is_enabled, require_model
+from scheduler.config.settings.runners import Runners, find_usd_limit, is_enabled, require_model
 
 LONGEST_GRACE = timedelta(hours=1)
 MISSING_SCHEDULE = 'the job has no times; write schedule: "0 3 * * *", every: 6h, at: "2030-12-24T18:00", or after: JOB'
@@ -176,6 +176,7 @@ def build_called_agent(job: models.Job, node: ConfigNode, heartbeats: Mapping[st
     runner = runners.build_job_runner(agent, beat.runner, place)
     model = require_model(job.model or agent.model, runner, node)
     given, place = (agent.fallbacks, replace(place, used=job.enabled)) if job.fallbacks is None else (job.fallbacks, node)
+    fallbacks = runners.build_fallbacks(given, (runner, model), agent, place)
     has_findings = job.answer == "structured"
     called_agent = build_spec(
         job,
@@ -189,7 +190,8 @@ def build_called_agent(job: models.Job, node: ConfigNode, heartbeats: Mapping[st
         runner=runner,
         model=model,
         effort=choose_effort(job.effort, agent.effort),
-        fallbacks=runners.build_fallbacks(given, (runner, model), agent, place),
+        fallbacks=fallbacks,
+        usd_per_try=find_usd_limit(job.budget, runner, fallbacks),
         ok_match=job.ok_match if job.ok_match != "none" else "edges" if has_findings else None,
         ask_again=further_calls(job.ask_again, runner) if has_findings else 0,
         clear_after=job.problems.clear_after,

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from heartbeat.spec import (
     Called,
+    ClaudeCode,
     CommandRunner,
     Decide,
     Fallback,
@@ -33,6 +34,7 @@ from scheduler.system import extras
 
 DEFAULT_MODEL = "claude-haiku-5-5"  # the model of agents at Anthropic that set none
 NO_RUNNER = CommandRunner((), {})  # takes the place of a runner with errors
+CLAUDE_LOGIN = "CLAUDE_CODE_OAUTH_TOKEN"  # not ANTHROPIC_API_KEY, which Claude Code would bill in place of a subscription
 MAX_TOOL_NAME = 64  # characters, for a model
 NO_FALLBACK = "a fallback needs a model or a runner; write a model, {provider: NAME, model: NAME} or {runner: NAME}"
 NO_SERVER = 'no server is named; write mcp: [{name: disk, url: "https://...", allow: [free]}], or remove tools'
@@ -175,13 +177,16 @@ class Runners:
         return _limited_runner(provider, agent, tools) if provider else NO_RUNNER
 
 
-def _build_program(part: models.CommandRunner | models.HttpRunner | models.PythonRunner, keys: ConfigNode) -> Runner:
+def _build_program(
+    part: models.ClaudeCodeRunner | models.CommandRunner | models.HttpRunner | models.PythonRunner, keys: ConfigNode
+) -> Runner:
     """A runner that calls no model itself. `keys` are its own."""
     match part:
-        case models.CommandRunner(argv=argv, account=account):
-            env = keys.build_variables(part.env, "env")
-            name = account.name or _program_name(argv)
-            return build_spec(part, CommandRunner, env=env, account=name, max_runs=account.max_runs)
+        case models.ClaudeCodeRunner(program=program):
+            token = keys.context.secrets.find_variable(CLAUDE_LOGIN)
+            return _build_command(part, (program,), keys, ClaudeCode(part.allow, {CLAUDE_LOGIN: token} if token else {}))
+        case models.CommandRunner(argv=argv):
+            return _build_command(part, argv, keys)
         case models.HttpRunner():
             url = keys.resolve_address(part.url, "url")
             headers = keys.build_headers(part.headers, "headers")
@@ -190,8 +195,32 @@ def _build_program(part: models.CommandRunner | models.HttpRunner | models.Pytho
             return build_spec(part, PythonRunner)
 
 
+def _build_command(
+    part: models.ClaudeCodeRunner | models.CommandRunner,
+    argv: tuple[str, ...],
+    keys: ConfigNode,
+    claude: ClaudeCode | None = None,
+) -> CommandRunner:
+    env, account = keys.build_variables(part.env, "env"), part.account
+    name = account.name or _program_name(argv)
+    return build_spec(part, CommandRunner, argv=argv, env=env, account=name, max_runs=account.max_runs, claude=claude)
+
+
+def calls_claude(runner: Runner) -> bool:
+    """Whether the runner is Claude Code, called by its own kind of runner."""
+    return isinstance(runner, CommandRunner) and runner.claude is not None
+
+
+def find_usd_limit(budget: models.Budget | None, runner: Runner, fallbacks: Sequence[Fallback]) -> float | None:
+    """The cost of a try at which Claude Code stops; None if there is no limit, or if nothing else knows it."""
+    is_used = any(map(calls_claude, (runner, *(each.runner for each in fallbacks))))
+    return budget.usd_per_try if budget and is_used else None
+
+
 def require_model(named: str | None, runner: Runner, node: ConfigNode) -> str | None:
     """The named model, or the default one of the provider; without one, an error. None leaves the choice to the agent."""
+    if named is not None and named.startswith("-") and calls_claude(runner):
+        node.add_error(f"{named!r} would be an option of Claude Code; write the name of a model", "model")
     if named is not None or not isinstance(runner, ModelRunner):
         return named
     if runner.provider.kind == "anthropic":

@@ -68,6 +68,11 @@ class SecretResolver:
                 raise
             return MissingSecret(str(unset))
 
+    def find_variable(self, name: str) -> Secret | None:
+        """The value of a variable; None if it has none."""
+        value = self._environ.get(name) if self._environ else None
+        return Secret(value) if value else None
+
     def _look_up_reference(self, found: re.Match[str]) -> str:
         if name := found["name"]:
             assert self._environ is not None

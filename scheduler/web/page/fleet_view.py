@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from heartbeat.spec import CommandRunner, Heartbeat, HttpRunner, ModelRunner
+from heartbeat.spec import ClaudeCode, CommandRunner, Heartbeat, HttpRunner, ModelRunner
 from heartbeatd.answers import EntryOverview
 from scheduler.insight import health, status_data
 from scheduler.insight.entry_day import explain_day
@@ -105,6 +105,8 @@ def model_or_runner(heartbeat: Heartbeat) -> str:
     if heartbeat.model is not None:
         return heartbeat.model
     match heartbeat.runner:
+        case CommandRunner(claude=ClaudeCode()):
+            return "Claude Code"
         case CommandRunner(argv=argv):
             return f"command {argv[0].rpartition('/')[2]}"
         case HttpRunner():

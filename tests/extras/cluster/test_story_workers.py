@@ -21,6 +21,7 @@ from heartbeat.findings import Finding, ReminderWish, Report, Severity
 from heartbeat.precheck import PrecheckResult, PrecheckStatus
 from heartbeat.result import SentPrompt
 from heartbeat.runners import Tokens, ToolCall, TurnBudget
+from heartbeat.spec import ClaudeCode, CommandRunner
 from heartbeat.verdict import Suppression
 from heartbeatd.verbs import Cancel
 from scheduler.cli.main import commands
@@ -265,6 +266,33 @@ def test_a_key_that_only_the_newer_side_knows_does_not_change_the_settings_while
     assert fingerprint(New("ops", 3)) == fingerprint(Old("ops", 3))
     assert fingerprint(New("ops", 3, "red")) != fingerprint(Old("ops", 3))
     assert fingerprint(Old("ops")) != fingerprint(Old("ops", 3))
+
+
+def test_claude_code_has_other_settings_than_a_plain_program_and_the_same_with_any_login(make_world: MakeWorld) -> None:
+    """A worker that does not know `claude` would start the program without its arguments. It may log in with a token of its own."""
+    world = make_world(agent())
+    (entry,) = world.engine.plan.entries.values()
+    plain = CommandRunner(("claude",), {}, "claude")
+    code = replace(plain, claude=ClaudeCode())
+    variants = [plain, code, replace(plain, claude=ClaudeCode(("Read",))), replace(plain, claude=ClaudeCode(login={"TOKEN": 1}))]
+    prints = [
+        settings_fingerprint(replace(entry, spec=replace(entry.spec, runner=each)), world.folder)  # type: ignore[type-var]
+        for each in variants
+    ]
+    assert prints[1] == prints[3]
+    assert len(set(prints)) == 3
+
+
+def test_a_worker_whose_copy_still_has_a_plain_program_refuses_claude_code_by_name(make_world: MakeWorld, tmp_path: Path) -> None:
+    command = "{kind: command, argv: [agent]}"
+    world = make_world(agent().replace(command, "claude-code"))
+    payload = codec_of(world).write_task(first_claim(world))
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    other = World(elsewhere, agent().replace(command, "{kind: command, argv: [claude]}"))
+    with pytest.raises(AttemptRefused, match="the config of w1 has other settings for agent/ops; copy"):
+        codec_of(other).read_task(payload)
+    other.store.close()
 
 
 def test_a_job_with_a_prompt_has_the_settings_that_the_version_of_29_november_computes(make_world: MakeWorld) -> None:
