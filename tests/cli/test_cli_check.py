@@ -259,6 +259,50 @@ def test_each_missing_file_or_program_in_the_config_is_a_warning(
     ]
 
 
+CLAUDE = """\
+runners: {backup: {kind: command, argv: [claude, -p]}}
+defaults: {heartbeat: {interval: 1h, checklist: "- look\\n", deliver: log}}
+agents:
+  old: {runner: {kind: command, argv: [claude, -p]}, model: sonnet, heartbeat: {effort: high}}
+  plain: {runner: {kind: command, argv: [/bin/claude]}}
+  shell: {runner: {kind: command, argv: [sh, -c, "claude -p --model $HEARTBEATD_MODEL"]}, model: sonnet}
+  new: {runner: claude-code, model: sonnet, fallbacks: [haiku, {runner: backup}, {runner: backup, model: opus}]}
+  off: {runner: {kind: command, argv: [claude, -p]}, model: sonnet, heartbeat: {enabled: false}}
+cron:
+  same: {every: 1h, prompt: look, agent: old}
+  own: {every: 1h, prompt: look, agent: plain, model: opus}
+"""
+
+
+def test_a_model_that_claude_code_ignores_as_a_plain_program_is_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    (tmp_path / "claude").touch(mode=0o755)
+    assert main(["check", "-c", config(tmp_path, CLAUDE)]) == 0
+    lines = [line for line in capsys.readouterr().err.splitlines() if "does not read" in line]
+    no_effect = "`claude` does not read HEARTBEATD_{}, so {} has no effect; write runner: claude-code"
+    assert [line.removeprefix("warning: ").split(": ", 2)[1:] for line in lines] == [
+        ["agents.old.runner", no_effect.format("MODEL", "sonnet")],
+        ["agents.old.runner", no_effect.format("EFFORT", "high")],
+        ["agents.new.fallbacks[2].runner", no_effect.format("MODEL", "opus")],
+        ["cron.own", no_effect.format("MODEL", "opus")],
+    ]
+
+
+def test_claude_code_may_be_missing_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    beat = 'heartbeat: {interval: 1h, checklist: "- look\\n", deliver: log, on_missing: run}'
+    text = f"agents: {{a: {{runner: claude-code, {beat}}}, b: {{runner: {{kind: claude-code, program: /x/claude}}, {beat}}}}}\n"
+    assert main(["check", "-c", config(tmp_path, text)]) == 0
+    assert [line.split(": ", 2)[2] for line in capsys.readouterr().err.splitlines() if "program" in line] == [
+        "agents.a.runner.program: there is no program 'claude'; PATH is /usr/bin:/bin",
+        "agents.b.runner.program: there is no program /x/claude",
+    ]
+
+
 def test_strict_turns_warnings_into_errors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = config(tmp_path, GOOD.replace(", on_missing: create", ""))
     assert main(["check", "-c", path]) == 0

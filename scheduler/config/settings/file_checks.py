@@ -1,4 +1,7 @@
-"""Finds files, folders and programs that enabled entries need and that do not exist, and prompts whose files leave no room."""
+"""Finds what is missing for enabled entries: files, folders and programs.
+
+It also finds prompts whose files leave no room, and models that Claude Code would ignore.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from heartbeat.checklist import parse_checklist
 from heartbeat.checklist_file import MAX_BYTES, FileProblem, read_file
 from heartbeat.prompt import Prompt, PromptFacts, compose_prompt, compose_task
 from heartbeat.runners.redaction import reveal_secret
-from heartbeat.spec import Agent, CommandRunner, Heartbeat, ModelRunner, Precheck, PromptLimit
+from heartbeat.spec import Agent, CommandRunner, Fallback, Heartbeat, ModelRunner, Precheck, PromptLimit
 from scheduler.config.settings.config_node import Fault
 from scheduler.model.outcome import Kind
 from scheduler.model.settings import Settings
@@ -72,7 +75,7 @@ def _check_agent(beat: Heartbeat, context: tuple[str, ...]) -> Iterator[KeyProbl
     if isinstance(beat.runner, CommandRunner) and (
         problem := _check_program(beat.runner.argv[0], beat.workspace, beat.runner.env)
     ):
-        yield ("runner", "argv"), problem
+        yield ("runner", "program" if beat.runner.claude else "argv"), problem
     if isinstance(beat.runner, ModelRunner) and beat.runner.tools:
         for index, server in enumerate(beat.runner.tools.servers):
             if server.command and (problem := _check_program(server.command[0], beat.workspace, server.env)):
@@ -142,6 +145,32 @@ def _check_first_word(line: str, folder: Path, env: Mapping[str, object]) -> str
     """`_check_program` for the first word of a shell command, if it is certainly a program."""
     word = _FIRST_WORD.match(line)
     return _check_program(word[1], folder, env) if word and word[1] not in _SHELL_WORDS else None
+
+
+def find_ignored_models(settings: Settings) -> Iterator[Fault]:
+    """The models and efforts for Claude Code as a plain program. It does not read the variables in which it gets them."""
+    for name, beat in settings.heartbeats.items():
+        if beat.enabled:
+            for inside, message in _ignored_models(beat):
+                yield "agents", name, inside, message
+    for name, agent in settings.job_agents.items():
+        inherited = list(_ignored_models(settings.heartbeats[agent.name]))
+        for inside, message in _ignored_models(agent) if settings.jobs[name].enabled else ():
+            if (inside, message) not in inherited:
+                yield "cron", name, inside[:-1], message
+
+
+def _ignored_models(agent: Agent) -> Iterator[KeyProblem]:
+    called: list[tuple[tuple[str | int, ...], Agent | Fallback]] = [((), agent)]
+    called += [(("fallbacks", index), each) for index, each in enumerate(agent.fallbacks)]
+    for inside, each in called:
+        runner = each.runner
+        if not isinstance(runner, CommandRunner) or runner.claude or Path(runner.argv[0]).name != "claude":
+            continue
+        for key, value in (("model", each.model), ("effort", each.effort)):
+            problem = f"`claude` does not read HEARTBEATD_{key.upper()}, so {value} has no effect"
+            if value:
+                yield (*inside, "runner"), f"{problem}; write runner: claude-code"
 
 
 def find_long_prompts(settings: Settings) -> Iterator[Fault]:

@@ -22,7 +22,7 @@ from scheduler.config.settings.budgets import Budgets
 from scheduler.config.settings.config_data import ConfigData, find_overrides, read_config_data
 from scheduler.config.settings.config_node import ConfigContext, ConfigNode, Fault, build_spec
 from scheduler.config.settings.entry_parts import names_of
-from scheduler.config.settings.file_checks import find_long_prompts, find_missing_files
+from scheduler.config.settings.file_checks import find_ignored_models, find_long_prompts, find_missing_files
 from scheduler.config.settings.providers import Prices, Providers
 from scheduler.config.settings.runners import Runners, is_enabled
 from scheduler.config.settings.secrets import SecretResolver, read_env_file
@@ -89,7 +89,8 @@ def load_config(
         _report(find_time_errors(settings, time_check), context, is_error=time_check.strict)
         diagnostics.raise_errors()
     if check_files:
-        _report((*find_missing_files(settings), *find_long_prompts(settings)), context, is_error=False)
+        found = (*find_missing_files(settings), *find_ignored_models(settings), *find_long_prompts(settings))
+        _report(found, context, is_error=False)
     _report(find_more(settings), context, is_error=False)
     return LoadedConfig(settings, diagnostics.warnings, tuple(find_overrides(environ)), source)
 
