@@ -155,7 +155,10 @@ def _have_same_slots(old: str, new: str) -> bool:
 def _retire_entry(
     tick: Tick, entry: Entry | None, entry_row: EntryRow, state: Literal["disabled", "removed"], reason: Skip
 ) -> None:
-    """Disable or remove an entry. Due slots are recorded, a waiting run is closed, a run in progress may end."""
+    """Disable or remove an entry. Due slots are recorded, a waiting run is closed, a run in progress may end.
+
+    The end of that run forgets the problems of the entry. Until then they are known, and the run sends none of them again.
+    """
     if entry_row.state == state:
         return
     retired = planning.record_passed_slots(tick, entry_row, reason)
@@ -165,7 +168,8 @@ def _retire_entry(
     if run is not None and run.state == "waiting":
         settle.give_up_waiting(tick, entry, retired, run)
     wake_starts.end_wakes_of_entry(tick, retired)
-    notices.forget_problems(tick, retired)
+    if run is None or run.state == "waiting":
+        notices.forget_problems(tick, retired)
     if entry_row.kind is Kind.CRON:
         job_failures.forget_job(tick.tx, entry_row.name)
     current = entries.get_entry(tick.tx, entry_row.kind, entry_row.name)

@@ -495,6 +495,7 @@ def close_abandoned(tick: Tick, entry: Entry | None, entry_row: EntryRow, run: O
         wakes.return_wakes(tick.tx, run.id)
         if entry_row.state != "active":
             wake_starts.end_wakes_of_entry(tick, entry_row)
+            notices.forget_problems(tick, entry_row)
     else:
         taken = Facts(wakes=wakes.wakes_taken_by(tick.tx.db, run.id))
         after = _close_run(tick, entry_row, Claim(entry, runs.take_over_run(tick.tx, run), taken), result)

@@ -18,6 +18,7 @@ from scheduler.engine.tick_items import Refused
 from scheduler.model.events import ProblemChanged
 from scheduler.model.message import DeliveryResult
 from scheduler.model.outcome import Kind
+from scheduler.model.problem import Subject
 from scheduler.store import problems
 
 CONFIG = """
@@ -225,6 +226,35 @@ def test_the_findings_of_a_run_that_ends_after_its_agent_was_removed_are_sent_an
     world.run(minutes=2)
     assert len(sent(world)) == 1
     assert open_keys(world, "ops") == []
+
+
+@pytest.mark.parametrize("edit", [("  ops:", "  web:"), ("{interval", "{enabled: false, interval")], ids=["removed", "disabled"])
+@pytest.mark.parametrize(("last", "news"), [("[disk] full", ["over"]), (7, [])])
+def test_a_run_that_ends_after_its_agent_was_taken_out_of_service_sends_no_known_problem_again(
+    make_world: MakeWorld, edit: tuple[str, str], last: str | int, news: list[str]
+) -> None:
+    """The agent fails in its second run, and is removed or disabled during the third."""
+    config = CONFIG.replace("deliver: phone", "deliver: phone, retries: 0, problems: {after: 1}")
+    said = iter(["[disk] full", 7, last])
+    world = make_world(config, scripts={"ops": lambda _: next(said)}, durations={"ops": timedelta(minutes=1)})
+    world.run(minutes=30, seconds=30)
+    assert len(sent(world)) == 2
+    world.reload(config.replace(*edit))
+    world.run(minutes=2)
+    assert [text.split()[0] for text in sent(world)[2:]] == news
+    assert problems.problems_of(world.store.connection, Subject(Kind.HEARTBEAT, "ops")) == []
+
+
+def test_what_a_removed_agent_has_reported_is_closed_after_a_crash_during_its_last_run(make_world: MakeWorld) -> None:
+    world = make_world(CONFIG, scripts=answers("[disk] full"), durations={"ops": timedelta(minutes=1)})
+    world.run(minutes=15, seconds=30)
+    world.reload(CONFIG.replace("  ops:", "  web:"))
+    assert open_keys(world, "ops") == ["disk"]
+    world.kill()
+    world.boot()
+    world.run(minutes=2)
+    assert open_keys(world, "ops") == []
+    assert len(sent(world)) == 1
 
 
 def test_a_problem_that_a_user_has_closed_is_over_after_as_many_answers_as_a_new_one(make_world: MakeWorld) -> None:
