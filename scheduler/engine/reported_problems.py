@@ -36,7 +36,7 @@ OWN_KEYS = frozenset((OVERFLOW.key, FLOOD.key))
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 HOURS_OF_DAY = 3  # times as many new problems as in an hour are sent in a day
 MIN_UNCONFIRMED, SHARE_UNCONFIRMED = 2, 5  # so many problems of a day, or this part of the limit of an hour: too many
-FLOOD_TEXT = "{} new problems within a day{}. {} are sent only if they are critical, until {}. All: heartbeatd problems {}"
+FLOOD_TEXT = "{} new problems within a day. {} are sent only if {}, until {}. All: heartbeatd problems {}"
 MIN_NAME_PART = 3  # characters of a part of a job's name by which a finding may refer to the job
 
 
@@ -222,8 +222,11 @@ class _Tracker:
             if missed < most:
                 self._keep(after)
             else:
-                self._keep(after_end(after, self.now, ended_by))
-                self.effects[each.key] = {"key": each.label, "effect": Effect.CLEARED}
+                self._clear(after, ended_by)
+
+    def _clear(self, each: Problem, ended_by: EndedBy) -> None:
+        self._keep(after_end(each, self.now, ended_by))
+        self.effects[each.key] = {"key": each.label, "effect": Effect.CLEARED}
 
     def note_flood(self, most: int) -> bool:
         """Whether new problems are not sent one by one, because there are too many. This is a problem, too."""
@@ -235,7 +238,8 @@ class _Tracker:
         times = [at for each in self.known.values() if each.key not in OWN_KEYS for at in each.openings]
         number, in_hour = (sum(at > self.now - span for at in times) for span in (DAY, HOUR))
         self.has_too_many = in_hour >= most or number >= HOURS_OF_DAY * most
-        self.is_unreliable = self._count_unconfirmed() >= max(MIN_UNCONFIRMED, most // SHARE_UNCONFIRMED)
+        unconfirmed, too_many_unconfirmed = self._count_unconfirmed(), max(MIN_UNCONFIRMED, most // SHARE_UNCONFIRMED)
+        self.is_unreliable = unconfirmed >= too_many_unconfirmed
         if flood is not None:
             if opened or in_hour or self.is_unreliable:
                 return True
@@ -243,11 +247,15 @@ class _Tracker:
         elif self.has_too_many or (self.is_unreliable and not all(_has_evidence(each) for each in opened)):
             for each in self._without_evidence() if self.is_unreliable else ():
                 if each.is_open and each.evidence.missed:
-                    self._keep(after_end(each, self.now, EndedBy.NOT_MENTIONED))
-            why = ", and most are not mentioned again" if self.is_unreliable else ""
-            until = "few of its problems of a day are unconfirmed" if self.is_unreliable else "an hour passes without a new one"
-            more = "More" if self.has_too_many else "More without evidence"
-            text = FLOOD_TEXT.format(number + len(opened), why, more, until, self.claim.entry.name)
+                    self._clear(each, EndedBy.NOT_MENTIONED)
+            more, worth, until = "More", "they are critical", "an hour passes without a new one"
+            if self.is_unreliable:
+                more = f"{unconfirmed} of them were not mentioned again, or came in place of such. More"
+                worth = "they are critical and two runs report them"
+                until = f"fewer than {too_many_unconfirmed} in a day are like that"
+            if not self.has_too_many:
+                more += " without evidence"
+            text = FLOOD_TEXT.format(number + len(opened), more, worth, until, self.claim.entry.name)
             self._open(replace(FLOOD, text=text), Subject())
             return True
         return False

@@ -235,6 +235,25 @@ def test_an_agent_that_words_everything_anew_at_each_run_sends_few_messages(
     assert max(names.count("ops"), names.count("web")) <= 5
 
 
+def test_two_problems_in_place_of_two_others_are_called_what_they_are(make_world: MakeWorld) -> None:
+    config = CONFIG.format(more="").replace("{kind: anthropic, provider: p}", "{kind: command, argv: [agent]}")
+    said = iter(["[disk] full\n[raid] degraded\n[mail] stuck"] * 4)
+    world = make_world(
+        config.replace("    model: m\n", ""),
+        environ={"KEY": "k"},
+        scripts={"ops": lambda _: next(said, "[disk] full\n[cert] expires\n[dns] slow")},
+    )
+    world.run(hours=1, minutes=2)
+    flood = world.problem("heartbeatd:new-problems")
+    assert flood.found.text == (
+        "5 new problems within a day. 2 of them were not mentioned again, or came in place of such. More without evidence are sent"
+        " only if they are critical and two runs report them, until fewer than 2 in a day are like that. All: heartbeatd problems ops"
+    )
+    assert {each["key"]: each["effect"] for each in world.records()[-1]["findings"]} == {
+        "disk": "known", "cert": "opened", "dns": "opened", "heartbeatd:new-problems": "opened", "raid": "cleared", "mail": "cleared",
+    }  # fmt: skip
+
+
 @loop_over(("limit", "number"), [(3, 3), (10, 30)])  # in an hour, and in a day
 def test_more_new_problems_than_the_limit_are_one_message(make_world: MakeWorld, tmp_path: Path, limit: int, number: int) -> None:
     names = (f"k{first}{second}" for first in ascii_lowercase for second in ascii_lowercase)
