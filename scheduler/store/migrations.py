@@ -1,5 +1,7 @@
 """Defines the tables of the database, as migrations. A migration is never edited after its release.
 
+Each also runs on a PostgreSQL server, so its SQL is such as both know. Column types are written as in FIRST_SCHEMA.
+
 A new column of `run` also concerns AttemptResult in scheduler/model/outcome.py, the statements in scheduler/store/runs.py and
 run_history.py, and heartbeatd/answers.py.
 """
@@ -10,6 +12,8 @@ import json
 import sqlite3
 from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
+
+from scheduler.store.transaction import is_file
 
 Change = Callable[[Any], None]
 
@@ -567,7 +571,24 @@ def m042_problems_are_counted_where_they_are(db: Any) -> None:
 @migrations()
 def m043_prompts_are_measured_in_tokens(db: Any) -> None:
     """The sizes of the parts of prompts were characters. Three of them are a token, which is too few for other than ASCII."""
-    found = db.conn.execute("select id, prompt_parts from run where prompt_parts is not null").fetchall()
-    for run, parts in found:
+    _count_tokens(db, "select id, prompt_parts from run where prompt_parts is not null")
+
+
+def _count_tokens(db: Any, runs: str) -> None:
+    for run, parts in db.conn.execute(runs).fetchall():
         sizes = {name: -(-size // 3) for name, size in json.loads(parts).items()}
         db.conn.execute("update run set prompt_parts = ? where id = ?", (json.dumps(sizes), run))
+
+
+@migrations()
+def m044_prompts_on_servers_are_measured_in_tokens(db: Any) -> None:
+    """The versions of 29 and 30 November noted m043 on a server, and changed no row. Only those before it have characters."""
+    if is_file(db.conn):
+        return
+    _count_tokens(
+        db,
+        "select id, prompt_parts from run, _migration as done, _migration as created where prompt_parts is not null"
+        " and done.name = 'm043_prompts_are_measured_in_tokens' and created.name = 'm040_source_state'"
+        " and done.applied_at > created.applied_at and done.applied_at < now()"  # in another transaction than this
+        " and started_at < extract(epoch from done.applied_at) * 1000",
+    )

@@ -137,7 +137,7 @@ def test_code_and_headings_are_left_out_and_cells_and_items_are_sentences() -> N
 # What is wrong is a problem, and it is unstable, over, acknowledged or not delivered.
 FORMER_WORDS = re.compile(r"\b(?:conditions?|incidents?|outages?|dead[ -]letters?|flapp?(?:s|ing|ed))\b", re.IGNORECASE)
 OF_OTHER_SYSTEMS = {"coming-from.md", "CHANGELOG.md"}
-NAMES_OF_FORMER_VERSIONS = {"migrations.py", "postgresql_schema.py", "routes.py", "main.py", "transaction.py"}
+NAMES_OF_FORMER_VERSIONS = {"migrations.py", "routes.py", "main.py", "transaction.py"}
 SHOWN_FILES = ("*.py", "*.html", "*.yml")
 
 

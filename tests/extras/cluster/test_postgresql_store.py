@@ -122,6 +122,7 @@ def test_a_server_of_an_earlier_version_gets_the_missing_migrations(postgres: Po
         def m002_later(db: Any) -> None:
             db.execute("alter table entry add column failures integer not null default 3")
             db.conn.execute("create table note (name text primary key, at integer not null) strict, without rowid")
+            db.conn.execute("alter table note add column text text not null default 'text text'")  # named like its type
             db.conn.execute("insert into note (name, at) select name, seen from entry")
             db.conn.execute("drop index entry_name")
             db.conn.execute("create unique index entry_name on entry (name, failures) where seen > 1")
@@ -129,7 +130,7 @@ def test_a_server_of_an_earlier_version_gets_the_missing_migrations(postgres: Po
         postgresql_schema.apply_schema(db, "heartbeatd", "here", steps)
         postgresql_schema.apply_schema(db, "heartbeatd", "here", steps)
         assert tuple(db.execute("select * from entry").fetchone()) == (1, "ops", 5, 3)
-        assert tuple(db.execute("select * from note").fetchone()) == ("ops", 5)
+        assert tuple(db.execute("select * from note").fetchone()) == ("ops", 5, "text text")
         assert ("entry", True, ("name", "failures"), True) in indexes_of_server(db)
         with pytest.raises(StoreError, match=r"newer heartbeatd \(schema m002_later, this version supports m001_first\)"):
             older = Migrations("heartbeatd")
@@ -170,6 +171,53 @@ def test_every_migration_from_now_on_also_works_on_a_server(postgres: PostgresSe
         postgresql_schema.apply_schema(db, "heartbeatd", "here", migrations)
         assert columns_of_server(db) == columns_of_file(file)
         assert indexes_of_server(db) == indexes_of_file(file)
+
+
+def make_earlier_server(address: str, before: str) -> None:
+    """Create the tables as they were before this migration, with a run whose prompt has 13 characters or tokens."""
+    steps = Migrations("heartbeatd")
+    steps.all = [each for each in migrations.all if each.name < before]
+    with closing(ServerConnection(address, WRITER_SETTINGS)) as server:
+        db: Any = server
+        postgresql_schema.apply_schema(db, "heartbeatd", "here", steps)
+        insert_run(db, 1)
+
+
+def insert_run(db: Any, slot: int) -> None:
+    db.execute(
+        "insert into run (kind, name, slot, trigger, state, started_at, prompt_parts)"
+        " values ('heartbeat', 'ops', ?, 'interval', 'closed', ?, '{\"checklist\": 13}')",
+        (slot, slot),
+    )
+
+
+def upgraded_sizes(address: str) -> list[str]:
+    with closing(open_for_writing(address)) as store:
+        return [parts for (parts,) in store.connection.execute("select prompt_parts from run order by slot")]
+
+
+def test_the_rows_of_a_server_are_upgraded_too(postgres: PostgresServer) -> None:
+    """Before m043, sizes of prompts were characters."""
+    address = postgres.database()
+    make_earlier_server(address, "m043")
+    for _ in range(2):
+        assert upgraded_sizes(address) == ['{"checklist": 5}']
+
+
+def test_an_upgrade_of_a_server_that_changed_no_row_is_made_up_for(postgres: PostgresServer) -> None:
+    address = postgres.database()
+    make_earlier_server(address, "m043")
+    with closing(ServerConnection(address, WRITER_SETTINGS)) as server:
+        server.execute("insert into _migration (name) values ('m043_prompts_are_measured_in_tokens')")
+        insert_run(server, 2**60)  # later
+    for _ in range(2):
+        assert upgraded_sizes(address) == ['{"checklist": 5}', '{"checklist": 13}']
+
+
+def test_tokens_that_were_copied_to_a_new_server_are_kept(postgres: PostgresServer) -> None:
+    address = postgres.database()
+    make_earlier_server(address, "m044")
+    assert upgraded_sizes(address) == ['{"checklist": 13}']
 
 
 def test_a_schema_of_another_program_is_refused(postgres: PostgresServer) -> None:
@@ -417,11 +465,3 @@ def test_a_world_on_a_server_survives_a_restart_of_the_server(
     world.run(hours=2)
     assert [line.split()[-1] for line in world.history("ops")] == ["heartbeat_ok"] * len(world.history("ops"))
     assert len(world.history("ops")) in (7, 8)
-
-
-def test_the_copy_of_all_steps_is_the_same_as_the_tables_of_a_file() -> None:
-    with closing(sqlite3.connect(":memory:", isolation_level=None)) as db:
-        migrations.apply(db)
-        assert set(postgresql_schema.read_schema(db).tables) == {
-            row[0] for row in db.execute("select name from sqlite_master where type = 'table' and sql like '%strict%'")
-        }
