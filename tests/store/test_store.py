@@ -444,6 +444,7 @@ def test_a_transaction_sees_what_a_person_has_written_since_the_last_one(tmp_pat
             assert read_holders(db) == ["outside of any transaction", "shell"]
 
 
+@pytest.mark.sqlite_file("answers are kept for a file only")
 def test_each_query_whose_answer_is_kept_names_all_tables_that_it_reads(make_world: MakeWorld) -> None:
     def note(action: int, table: str | None, *_: object) -> int:
         if action == sqlite3.SQLITE_READ and table:
