@@ -487,7 +487,7 @@ def test_a_failure_whose_message_was_not_delivered_is_sent_again_when_its_channe
     [(1, "warning  ops failed", "over     ops failed"), ("[disk] 92 %", "warning  ops disk", "over     ops disk")],
 )
 def test_an_end_whose_message_was_not_delivered_is_sent_again(make_world: MakeWorld, answer: Any, opens: str, end: str) -> None:
-    world = make_world(HOOKS + agent(deliver="hook", retries="0", on_failure="{after: 1}", conditions="{clear_after: 1}"))
+    world = make_world(HOOKS + agent(deliver="hook", retries="0", problems="{after: 1, clear_after: 1}"))
     world.scripts["ops"] = lambda call: answer if call.at < utc("2026-03-02 08:30") else "HEARTBEAT_OK"
     answers, sent = dict[str, DeliveryResult](), list[tuple[str, str]]()
     world.send = channels_answering(answers, sent)

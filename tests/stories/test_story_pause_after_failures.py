@@ -6,7 +6,6 @@ import re
 from datetime import timedelta
 from pathlib import Path
 
-import pytest
 from config_file import complaints
 from servers import gateway
 from servers.messages import Models
@@ -181,13 +180,6 @@ def test_a_late_success_does_not_end_the_pause(make_world: MakeWorld) -> None:
     world.run(hours=1)
     assert world.problem("paused").over_at is None
     assert explain_now(explained_entry(world)).says.startswith("paused after 1 failure since")
-
-
-@pytest.mark.parametrize("key", ["problems", "on_failure"])
-def test_the_former_name_of_the_key_works_too(make_world: MakeWorld, key: str) -> None:
-    world = make_world(job(every="1h", **{key: "{pause_after: 2}"}), scripts={"measure": lambda call: 1})
-    world.run(hours=5)
-    assert len(world.calls) == 2
 
 
 def test_slots_that_pass_during_the_last_failing_run_are_not_paused(make_world: MakeWorld) -> None:

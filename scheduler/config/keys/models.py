@@ -49,7 +49,6 @@ def key(
     file_only: bool = False,
     applies_to: str = "",
     renamed_from: tuple[str, ...] = (),
-    moved_from: tuple[str, ...] = (),
     alias: str | None = None,
 ) -> Any:
     """A key with its default as it is written in the file, or as a value, with its text in the file (`written`) or in words
@@ -63,12 +62,11 @@ def key(
 
     `applies_to` is the other key without which it has no effect, or several of which it needs one (`a or b`). In a heartbeat,
     `model` means that the runner or `decide` calls one. `renamed_from` are earlier names, which are errors that name the key.
-    `moved_from` are earlier maps with its keys, which still work. `alias` is the name of the key, if the attribute cannot have
-    it.
+    `alias` is the name of the key, if the attribute cannot have it.
     """
     extra: dict[str, object] = {"x-else": unset} if unset else {"default": _as_written(default) if written is None else written}
     marks: dict[str, object] = {"x-section": section, "x-own": own, "x-file-only": file_only, "x-applies-to": applies_to}
-    marks |= {"examples": example and [example], "x-renamed-from": renamed_from, "x-moved-from": moved_from}
+    marks |= {"examples": example and [example], "x-renamed-from": renamed_from}
     extra |= {name: mark for name, mark in marks.items() if mark}
 
     def update(schema: JsonSchemaValue) -> None:
@@ -620,7 +618,7 @@ class HeartbeatMessages(ConfigPart, section="Delivery"):
         "the only declared channel, else `log`. For a channel with `{target}`: `last`",
     )
     problems: Problems = key(
-        Problems(), "When and where messages about problems are sent.", moved_from=("on_failure", "conditions")
+        Problems(), "When and where messages about problems are sent.", renamed_from=("on_failure", "conditions")
     )
 
 
@@ -755,7 +753,7 @@ class JobAction(ConfigPart):
 class Job(EntryKeys, JobAction, JobTiming):
     executor: Routing = key(Routing(), "Which workers execute the runs.", file_only=True)
     deliver: Recipients = key("none", "Channels for the output.")
-    problems: JobProblems = key(JobProblems(), "When and where messages about failures are sent.", moved_from=("on_failure",))
+    problems: JobProblems = key(JobProblems(), "When and where messages about failures are sent.", renamed_from=("on_failure",))
     wake_heartbeat: types.AgentNames = key((), "Agents that the job wakes when it ends.")
     wake_on: WakeOn = key("always", "Results after which the job wakes agents.")
     wake_mode: WakeMode = key("now", "`now` starts a run. `next` waits for the agent's next scheduled run.")
@@ -1083,10 +1081,10 @@ def models_at(steps: Iterable[str | int], model: str = "") -> list[Form]:
 
 
 @cache
-def present_names(model: str, mark: Literal["x-renamed-from", "x-moved-from"]) -> Mapping[str, str]:
-    """The present names of the keys of a model, by the earlier names in this mark."""
+def present_names(model: str) -> Mapping[str, str]:
+    """The present names of the keys of a model, by their earlier names."""
     properties = definition(model)["properties"]
-    return {earlier: name for name, form in properties.items() for earlier in form.get(mark, ())}
+    return {earlier: name for name, form in properties.items() for earlier in form.get("x-renamed-from", ())}
 
 
 @cache

@@ -125,7 +125,7 @@ def _explain_error(found: ErrorDetails, model: str, required: str = "") -> str:
     if kind == "extra_forbidden":
         # `defaults` is checked by itself, so its errors have places relative to it.
         steps = ("defaults", *found["loc"]) if model == "Defaults" else found["loc"]
-        return _explain_unknown_key(name, models_at(steps[:-1])[0], steps, required)
+        return _explain_unknown_key(name, value, models_at(steps[:-1])[0], steps, required)
     words = re.findall(r"'([^']*)'", str(limits.get("expected", limits.get("expected_tags", ""))))
     if kind == "union_tag_not_found":
         words = [word for part in parts for word in kinds_of_model(part)]
@@ -162,12 +162,12 @@ def _example(model: Form, name: str) -> str:
     return as_yaml(form.get("examples", [form.get("default", 1)])[0])
 
 
-def _explain_unknown_key(name: str, model: Form, steps: Steps, required: str) -> str:
+def _explain_unknown_key(name: str, value: object, model: Form, steps: Steps, required: str) -> str:
     """The error for an unknown key: with the closest key of its map or the one that it lacks, else with the maps that have it."""
     if removed := REMOVED.get((model["title"], name)):
         return removed
-    if present := models.present_names(model["title"], "x-renamed-from").get(name):
-        return f"this key is called {present} now; write {present}: {_example(model, present)}"
+    if present := models.present_names(model["title"]).get(name):
+        return f"this key is called {present} now; {_advise_present_name(name, value, present, model)}"
     known = tuple(model["properties"])
     if close := find_closest(name, known):
         return f"unknown key; did you mean {close}?"
@@ -182,6 +182,19 @@ def _explain_unknown_key(name: str, model: Form, steps: Steps, required: str) ->
         return f"unknown key here; it belongs under {join_with_or(homes)}"
     listed = f"write {join_with_or(known)}" if len(known) <= MOST_LISTED else "`heartbeatd docs reference` lists all keys"
     return f"unknown key; {listed}"
+
+
+def _advise_present_name(former: str, value: object, present: str, model: Form) -> str:
+    """What to write in place of a former key. Keys of its map that the present one does not have are left out."""
+    part = models.model_of_form(model["properties"][present])
+    if part is None:
+        return f"write {present}: {_example(model, present)}"
+    if former == "on_failure" and value == "none":
+        return f"write {present}: {{after: none}}"
+    if not isinstance(value, MarkedMap):
+        return f"write {present}: {_example_map(part)}"
+    keys = {key: inner for key, inner in value.items() if key in part["properties"]}
+    return f"move its keys there: {present}: {as_yaml(keys)}"  # which may be there already, with other keys
 
 
 def _maps_with_key(name: str, steps: Steps) -> list[str]:

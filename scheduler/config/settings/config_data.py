@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, get_args
 
 from heartbeat.spec import SourceKind
-from heartbeat.words import format_count
 from heartbeatd.state_folder import DEFAULT_STATE, OVERRIDE_PREFIX, find_line_value
 from scheduler.config.file import marked_yaml
 from scheduler.config.file.config_text import parse_content, read_content
@@ -61,7 +60,7 @@ def read_config_data(
         diagnostics.raise_errors()
         root = MarkedMap()
     _check_line_of_state(root, content, diagnostics)
-    file, root = root, expand_runners(move_keys(apply_overrides(root, environ, diagnostics), diagnostics))
+    file, root = root, expand_runners(apply_overrides(root, environ, diagnostics))
     paths = list(_find_default_paths(root.get("defaults"), ("defaults",), set()))
     diagnostics.default_paths = first_paths = dict(reversed(paths))  # the first path of a position counts
     agent, job = agent_defaults(root), map_at(root, "defaults", "cron")
@@ -123,26 +122,11 @@ def _set_value(node: MarkedMap, steps: list[str], value: object, place: External
     return MarkedMap({**node, first: value}, marks)
 
 
-def move_keys(root: MarkedMap, diagnostics: Diagnostics) -> MarkedMap:
-    """The config with the keys of moved maps where they belong now. One warning names the first such map, and what to write."""
-    found: list[tuple[Position, str, str]] = []
-    for path in HEARTBEATS_AND_JOBS:
-        root = _change_maps(root, path, lambda part, steps: _with_moved_keys(part, steps, found, diagnostics))
-    if found:
-        place, former, advice = found[0]
-        more = f" (and {format_count(len(found) - 1, 'more former name')})" if len(found) > 1 else ""
-        diagnostics.add_warning(place, former, advice + more)
-    return root
-
-
-HEARTBEATS_AND_JOBS = (("defaults", "heartbeat"), ("defaults", "cron"), ("agents", "*", "heartbeat"), ("cron", "*"))
-
-
 def expand_runners(root: MarkedMap) -> Any:
     """The config with a map in place of each runner of which only the kind is written, so that defaults can be merged."""
     for path in (("defaults",), ("agents", "*")):
-        root = _change_maps(root, path, lambda agent, _: _with_kind(agent, ("runner",)))
-    return _change_maps(root, ("runners",), lambda runners, _: _with_kind(runners, runners))
+        root = _change_maps(root, path, lambda agent: _with_kind(agent, ("runner",)))
+    return _change_maps(root, ("runners",), lambda runners: _with_kind(runners, runners))
 
 
 def _with_kind(part: MarkedMap, names: Iterable[str]) -> MarkedMap:
@@ -151,42 +135,16 @@ def _with_kind(part: MarkedMap, names: Iterable[str]) -> MarkedMap:
     return MarkedMap({**part, **maps}, part.marks) if maps else part
 
 
-def _change_maps(
-    node: Any, path: tuple[str, ...], change: Callable[[MarkedMap, tuple[str, ...]], MarkedMap], steps: tuple[str, ...] = ()
-) -> Any:
-    """The node with changed maps at the end of this path, where `*` stands for all names. `steps` lead to the node."""
+def _change_maps(node: Any, path: tuple[str, ...], change: Callable[[MarkedMap], MarkedMap]) -> Any:
+    """The node with changed maps at the end of this path, where `*` stands for all names."""
     if not isinstance(node, MarkedMap):
         return node
     if not path:
-        return change(node, steps)
+        return change(node)
     names = node if path[0] == "*" else [name for name in path[:1] if name in node]
-    made = {name: _change_maps(node[name], path[1:], change, (*steps, name)) for name in names}
+    made = {name: _change_maps(node[name], path[1:], change) for name in names}
     changed = {name: new for name, new in made.items() if new is not node[name]}
     return MarkedMap({**node, **changed}, node.marks) if changed else node
-
-
-def _with_moved_keys(
-    part: MarkedMap, steps: tuple[str, ...], found: list[tuple[Position, str, str]], diagnostics: Diagnostics
-) -> MarkedMap:
-    """A heartbeat or a job whose keys are where they belong now. `found` gets each moved map: position, path, advice."""
-    present_names = models.present_names("Heartbeat" if "heartbeat" in steps else "Job", "x-moved-from")
-    for former in [key for key in part if key in present_names]:
-        name, value, marks = present_names[former], part[former], part.marks[former]
-        is_off = former == "on_failure" and value == "none"
-        advice = f"write {name}: {{after: none}}" if is_off else f"move its keys to {name}"  # which may be there already
-        found.append((marks[0], marked_yaml.dotted_path((*steps, former)), f"this key is called {name} now; {advice}"))
-        if is_off:
-            value = MarkedMap({"after": "none"}, {"after": marks})
-        present = part.get(name)
-        if isinstance(present, MarkedMap) and isinstance(value, MarkedMap):
-            for twice in [key for key in value if key in present and value[key] != present[key]]:
-                path = marked_yaml.dotted_path((*steps, former, twice))
-                message = f"this is called {name}.{twice} now, which has another value; remove one of them"
-                diagnostics.add_error(value.marks[twice][0], path, message)
-            value, marks = MarkedMap({**value, **present}, {**value.marks, **present.marks}), part.marks[name]
-        values = {**{key: each for key, each in part.items() if key != former}, name: value}
-        part = MarkedMap(values, {**part.marks, name: marks})
-    return part
 
 
 def agent_defaults(root: MarkedMap) -> MarkedMap:
