@@ -8,7 +8,6 @@ from datetime import datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from cron import expression_words
 from heartbeat.hours import DAYS, EVERY_DAY, Calendar, Window
 from heartbeat.words import format_duration
 from scheduler.model import entry_schedule, local_days
@@ -65,20 +64,6 @@ def parts_text(parts: Mapping[str, Any]) -> str:
         return f"after cron/{parts['after']} ({parts['on']})"
     period = parts.get("interval") or parts.get("every")
     return f"every {format_duration(timedelta(seconds=period))}" if period else NO_SCHEDULE_TEXT
-
-
-def schedule_in_words(text: str) -> str:
-    """A schedule text of a row for people who do not read cron expressions: at 09:00, Monday to Friday (Europe/Berlin).
-
-    An expression that has no short description is shown as it is.
-    """
-    parts = entry_schedule.schedule_parts(text)
-    described = schedule_text(text)
-    if "schedule" in parts:
-        described = expression_words.describe_expression(parts["schedule"]) or described
-    if "at" in parts:
-        described = f"once, at {parts['at'].replace('T', ' ')}"
-    return f"{described} ({parts['zone']})" if "zone" in parts else described
 
 
 def hours_text(text: str) -> str:

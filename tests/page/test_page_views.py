@@ -178,10 +178,13 @@ def test_a_job_is_run_paused_resumed_muted_and_unmuted(page: Page, daemon: WebDa
     expect(page.locator("#job-state")).not_to_contain_text("muted")
 
 
-def test_a_job_shows_its_schedule_in_words_its_next_runs_and_its_values(page: Page) -> None:
+def test_a_job_shows_its_schedule_its_next_runs_and_its_values(page: Page) -> None:
+    page.goto("/page/jobs")
+    row = page.get_by_role("row", name="backup")
+    expect(row).to_contain_text("by '15 3 * * *' (Europe/Berlin)")
+    expect(row).to_contain_text("Sun 29 Mar 2026 03:15:00")
     page.goto("/page/jobs/backup")
-    state = page.locator("#job-state")
-    expect(state).to_contain_text("at 03:15, every day (Europe/Berlin) 15 3 * * *")
+    expect(page.locator("#job-state")).to_contain_text("by '15 3 * * *' (Europe/Berlin)")
     times = page.locator("ol.times li").all_text_contents()
     assert times[0].startswith("Sun 29 Mar 2026 03:15:00")
     assert times[1].startswith("Mon 30 Mar 2026 03:15:00")

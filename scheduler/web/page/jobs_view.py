@@ -1,4 +1,4 @@
-"""Shows all cron jobs as a list, and one job: its schedule in words, its next runs, and its last runs with their output."""
+"""Shows all cron jobs as a list, and one job: its schedule, its next runs, and its last runs with their output."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FILTERS = {"all": "all", "problems": "with problems", "paused": "paused or muted
 
 @dataclass(frozen=True, slots=True)
 class JobRow:
-    """One job in the list. `entry` is its status; `schedule` is in words. `has_problem`: as for the cards of agents."""
+    """One job in the list. `entry` is its status. `has_problem`: as for the cards of agents."""
 
     entry: EntryStatus
     schedule: str
@@ -79,7 +79,6 @@ def show_job(request: PageRequest) -> Page:
         "explained": explanation.explain_now(explained),
         "job": job,
         "schedule": _describe_schedule(request, name, row.schedule_text),
-        "expression": entry_schedule.schedule_parts(row.schedule_text).get("schedule"),
         "job_zone": zone,
         "next_runs": list(islice(foreseen.times(request.now, request.now + forecast.MAX_SPAN), NEXT_SHOWN)) if foreseen else [],
         "runs": runs[:RUNS_SHOWN],
@@ -91,12 +90,13 @@ def show_job(request: PageRequest) -> Page:
 
 
 def _describe_schedule(request: PageRequest, name: str, text: str) -> str:
-    """The schedule of a job in words. A job without one starts with the daemon, or is only run by hand."""
+    """The schedule of a job, as `explain` names it. A job without one starts with the daemon, or is only run by hand."""
     job = request.settings.jobs.get(name)
     if job is not None and job.reboot:
         return "when the daemon starts"
-    has_calendars = bool(entry_schedule.schedule_parts(text).get("days"))
-    return schedule_texts.schedule_in_words(text) + (", not on all days (calendars)" if has_calendars else "")
+    parts = entry_schedule.schedule_parts(text)
+    zone = f" ({parts['zone']})" if "zone" in parts else ""
+    return schedule_texts.parts_text(parts) + zone + (", not on all days (calendars)" if parts.get("days") else "")
 
 
 def _forecast_job(request: PageRequest, name: str) -> forecast.EntryForecast | None:
