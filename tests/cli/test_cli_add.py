@@ -16,6 +16,7 @@ from config_file import write
 from daemon_process import run_command
 from patience import PATIENCE
 
+from heartbeat.runners.redaction import reveal_secret
 from scheduler.cli.main import main
 from scheduler.config.settings.load import load_config
 from scheduler.config.settings.templates import JOB_TEMPLATES, TEMPLATES
@@ -68,12 +69,6 @@ def clone(folder: Path) -> str:
 
 def push_commit(folder: Path) -> None:
     git(folder / "origin", "commit", "--allow-empty", "-m", "two")
-
-
-def feed(folder: Path) -> str:
-    title = "<title>1.2 <![CDATA[is out]]></title>"
-    (folder / "feed.xml").write_text(f"<rss><channel><title>News</title><item>{title}</item></channel></rss>")
-    return (folder / "feed.xml").as_uri()
 
 
 def test_an_agent_is_added_and_no_other_byte_changes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -265,23 +260,30 @@ def test_a_check_of_a_certificate_reports_its_end_and_fails_without_a_server(tmp
     assert (code, out[:74]) == (0, "the certificate of localhost expires in less than 14 days: notAfter=" + out[68:74])
 
 
-def test_a_check_of_a_disk_is_quiet_while_there_is_room_and_fails_without_the_folder(tmp_path: Path) -> None:
+def test_disks_and_feeds_have_built_in_prechecks(tmp_path: Path) -> None:
     config = write(tmp_path, CONFIG)
     assert add(config, "agent", "disk", "--template", "disk", "--target", str(tmp_path)) == 0
-    assert add(config, "job", "disk", "--template", "disk", "--target", str(tmp_path / "none")) == 0
-    assert look(check_of(config, "disk"), tmp_path)[0] == 0
-    assert look(command_of(config, "disk"), tmp_path)[0] == 2
+    assert add(config, "agent", "feed", "--template", "feed", "--target", "https://example.org/feed?a=b") == 0
+    assert f"precheck: {{disk: 85%, path: {tmp_path}}}" in " ".join(config.read_text().split())
+    beats = load_config(config, {}).settings.heartbeats
+    disk, feed = (beats[name].precheck for name in ("disk", "feed"))
+    assert disk is not None and disk.source is not None
+    assert (disk.source.kind, disk.source.limit, disk.source.paths) == ("disk", 85, (str(tmp_path),))
+    assert feed is not None and feed.source is not None
+    assert feed.source.kind == "rss"
+    assert reveal_secret(feed.source.place) == "https://example.org/feed?a=b"
 
 
-def test_a_disk_that_is_full_is_reported(tmp_path: Path) -> None:
+def test_a_job_fails_while_a_disk_is_full_or_cannot_be_looked_at(tmp_path: Path) -> None:
     config = write(tmp_path, CONFIG)
-    add(config, "agent", "disk", "--template", "disk")
-    add(config, "job", "disk", "--template", "disk")
-    (tmp_path / "df").write_text("#!/bin/sh\necho Filesystem\necho /dev/x 100 97 3 97% /var\n")
-    (tmp_path / "df").chmod(0o755)
-    path = f"PATH={tmp_path.as_posix()!r}:$PATH; "
-    assert look(path + check_of(config, "disk"), tmp_path) == (0, "/var is 97% full")
-    assert look(path + command_of(config, "disk"), tmp_path) == (1, "/var is 97% full")
+    assert add(config, "job", "none", "--template", "disk", "--target", str(tmp_path / "none")) == 0
+    assert look(command_of(config, "none"), tmp_path)[0] == 2
+    assert add(config, "job", "disk", "--template", "disk") == 0
+    df = tmp_path / "df"
+    for percent, expected in ((84, (0, "")), (85, (1, "/var is 85% full"))):
+        df.write_text(f"#!/bin/sh\necho Filesystem\necho /dev/x 100 97 3 {percent}% /var\n")
+        df.chmod(0o755)
+        assert look(f"PATH={tmp_path.as_posix()!r}:$PATH; {command_of(config, 'disk')}", tmp_path) == expected
 
 
 def command_of(config: Path, name: str) -> str:
@@ -291,12 +293,12 @@ def command_of(config: Path, name: str) -> str:
 def test_an_agent_gets_the_findings_of_its_template_in_the_prompt(tmp_path: Path) -> None:
     """One run of each template, with an agent that repeats its prompt, and of each job."""
     config = write(tmp_path, CONFIG.replace('["./ask", -x]', "[cat]"))
-    targets = {"mail": mailbox(tmp_path), "repository": clone(tmp_path), "feed": feed(tmp_path), "disk": str(tmp_path)}
+    targets = {"mail": mailbox(tmp_path), "repository": clone(tmp_path), "disk": str(tmp_path)}
     git(tmp_path, "clone", "origin", "second clone")  # two fetches at once into one clone would disturb each other
     get_mail(tmp_path)
     push_commit(tmp_path)
     with server_with_certificate(tmp_path, days=5) as targets["certificate"]:
-        for template in TEMPLATES:
+        for template in TEMPLATES.keys() - {"feed"}:
             assert add(config, "agent", template, "--template", template, "--target", targets[template]) == 0
         targets["repository"] = str(tmp_path / "second clone")
         for template in JOB_TEMPLATES:
@@ -305,7 +307,7 @@ def test_an_agent_gets_the_findings_of_its_template_in_the_prompt(tmp_path: Path
         run_command(config, "run", "--once")
     listed = run_command(config, "runs", "--format", "json")
     runs = {(run["kind"], run["name"]): run for run in json.loads(listed.stdout)}
-    texts = {"mail": "Subject: help", "repository": " two", "feed": "1.2 is out", "certificate": "the certificate of localhost"}
+    texts = {"mail": "Subject: help", "repository": " two", "certificate": "the certificate of localhost"}
     for template, text in texts.items():
         assert text in runs["heartbeat", template]["text"]
     assert [runs["cron", name]["result"] for name in ("repository", "certificate")] == ["failed", "failed"]

@@ -10,7 +10,10 @@ from pathlib import Path, PurePosixPath
 _QUIET = {"skip": True, "max_age": "24h"}  # what was reported once is not put into a prompt again on the same day
 
 # {target} and {host} are quoted for the shell. A check prints what is to be done. It fails if it cannot look.
-_DISK = """df -P -- {target} | awk 'NR > 1 && $5 + 0 >= 85 {{ print $6 " is " $5 " full"; full = 1 }} END {{ {end} }}'"""
+_DISK = (
+    """df -P -- {target} | awk 'NR > 1 && $5 + 0 >= 85 {{ print $6 " is " $5 " full"; full = 1 }}"""
+    """ END {{ if (NR < 2) exit 2; exit full }}'"""
+)
 _CERTIFICATE = (
     "cert=$(openssl s_client -connect {target} -servername {host} </dev/null 2>/dev/null)"
     '; end=$(echo "$cert" | openssl x509 -noout -enddate) || exit 2'
@@ -26,54 +29,49 @@ _MAIL = (
     " sed -n -e '/^$/q' -e '/^[Ff]rom:/p' -e '/^[Ss]ubject:/p' \"$mail\"; done)"
     '; if [ "$new" ]; then echo "$new"{found}; else {none}; fi'
 )
-_FEED = (
-    'python3 -c "import sys, urllib.request, xml.etree.ElementTree as tree'
-    "; name = lambda node: node.tag.rpartition('}}')[2]"
-    "; feed = tree.fromstring(urllib.request.urlopen(sys.argv[1], timeout=20).read(4000000))"
-    "; items = [node for node in feed.iter() if name(node) in ('item', 'entry')]"
-    "; print(*(part.text for node in items[:30] for part in node if name(part) == 'title'), sep='\\n')\" {target}"
-)
 
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """What to watch: the shell command that looks, how often, and the checklist of an agent that gets its output.
+    """What to watch: how an agent or a job looks, how often, and the checklist of an agent that gets the output.
 
-    `target` is watched if nothing else is named; None: it must be named. `checks_files`: the target is a path. `fails`: a job
-    with this check fails if there is something to do.
+    `source` are the keys of a built-in precheck. Where none has the same meaning, an agent has the shell command `command`. A
+    job has only commands. `target` is watched if nothing else is named; None: it must be named. `checks_files`: the target is a
+    path. `fails`: a job with this command fails if there is something to do.
     """
 
-    command: str
     interval: str
     checklist: str
     target: str | None
+    command: str = ""
+    source: Mapping[str, str] | None = None
     checks_files: bool = True
     fails: bool = False
 
 
 TEMPLATES: Mapping[str, Template] = {
     "mail": Template(
-        _MAIL, "15m", "- Is one of the new mails urgent, or from a person who waits for an answer? Name sender and subject.\n",
-        "~/Maildir",
+        "15m", "- Is one of the new mails urgent, or from a person who waits for an answer? Name sender and subject.\n",
+        "~/Maildir", _MAIL,
     ),
     "disk": Template(
-        _DISK, "30m", "- A disk is at least 85 % full. Say which, and what usually fills it.\n", "/", fails=True
+        "30m", "- A disk is at least 85 % full. Say which, and what usually fills it.\n", "/", _DISK,
+        {"disk": "85%", "path": "{target}"}, fails=True,
     ),
     "repository": Template(
-        _REPOSITORY, "30m", "- There are commits that are not pulled yet. Summarise them, and say whether one looks dangerous.\n",
-        ".", fails=True,
+        "30m", "- There are commits that are not pulled yet. Summarise them, and say whether one looks dangerous.\n",
+        ".", _REPOSITORY, fails=True,
     ),
     "certificate": Template(
-        _CERTIFICATE, "24h", "- A certificate expires soon. Say which, when, and how it is renewed.\n", None, checks_files=False,
+        "24h", "- A certificate expires soon. Say which, when, and how it is renewed.\n", None, _CERTIFICATE, checks_files=False,
         fails=True,
     ),
     "feed": Template(
-        _FEED, "1h", "- The feed has new titles. Report those that concern our software, above all security releases.\n", None,
-        checks_files=False,
+        "1h", "- The feed has new titles. Report those that concern our software, above all security releases.\n", None,
+        source={"rss": "{target}"}, checks_files=False,
     ),
 }  # fmt: skip
 JOB_TEMPLATES = tuple(name for name, template in TEMPLATES.items() if template.fails)
-DISK_ENDS = {"agent": 'if (NR < 2) exit 2; if (!full) print "NO_WORK"', "job": "if (NR < 2) exit 2; exit full"}
 
 
 class NoTarget(ValueError):
@@ -88,9 +86,8 @@ def agent_keys(
     With `has_interval`, the interval of the template is left out, because `defaults` set one. Raises NoTarget.
     """
     template = TEMPLATES[name]
-    command = _check_command(name, target, found="", none="echo NO_WORK", end=DISK_ENDS["agent"])
     times = {} if has_interval else {"interval": interval or template.interval}
-    beat = {**times, "precheck": {"command": command, "unchanged": _QUIET}}
+    beat = {**times, "precheck": _make_precheck(template, _find_target(name, target))}
     given = shared.get("heartbeat")
     return {**shared, "heartbeat": {**beat, **(given if isinstance(given, Mapping) else {})}}
 
@@ -100,22 +97,29 @@ def job_keys(name: str, target: str | None, interval: str | None, *, has_interva
 
     With `has_interval`, the interval of the template is left out, because `defaults` set one. Raises NoTarget.
     """
-    command = _check_command(name, target, found="; exit 1", none=":", end=DISK_ENDS["job"])
-    times = {} if has_interval else {"every": interval or TEMPLATES[name].interval}
-    return {**times, "command": command}
-
-
-def _check_command(name: str, target: str | None, *, found: str, none: str, end: str) -> str:
     template = TEMPLATES[name]
-    named = target or template.target
+    times = {} if has_interval else {"every": interval or template.interval}
+    return {**times, "command": _check_command(template, _find_target(name, target), found="; exit 1", none=":")}
+
+
+def _find_target(name: str, target: str | None) -> str:
+    named = target or TEMPLATES[name].target
     if named is None:
         raise NoTarget(f"the template {name} needs --target {'HOST or HOST:PORT' if name == 'certificate' else 'URL'}")
-    host = named.partition(":")[0]
-    if template.checks_files:
-        named = str(Path(named).expanduser().absolute())
-    elif name == "certificate" and ":" not in named:
-        named = f"{named}:443"
-    return template.command.format(target=shlex.quote(named), host=shlex.quote(host), found=found, none=none, end=end)
+    if TEMPLATES[name].checks_files:
+        return str(Path(named).expanduser().absolute())
+    return f"{named}:443" if name == "certificate" and ":" not in named else named
+
+
+def _make_precheck(template: Template, target: str) -> dict[str, object]:
+    if template.source is not None:
+        return {key: text.format(target=target) for key, text in template.source.items()}
+    return {"command": _check_command(template, target, found="", none="echo NO_WORK"), "unchanged": _QUIET}
+
+
+def _check_command(template: Template, target: str, *, found: str, none: str) -> str:
+    host = target.partition(":")[0]
+    return template.command.format(target=shlex.quote(target), host=shlex.quote(host), found=found, none=none)
 
 
 ECHO_ADVICE = (
