@@ -729,7 +729,7 @@ def _look_of_run(facts: PromptFacts, left_out: frozenset[str]) -> Look:
     jobs = {wake.sender for wake in facts.wakes if wake.source == "cron" and wake.outcome in FAILURES}
     jobs.update(*(problem.jobs for problem in facts.problems))
     has_lines = checked is not None and checked.status in (PrecheckStatus.WORK, PrecheckStatus.UNCHANGED)
-    lines = read_lines(checked.output) if checked and has_lines else None
+    lines = read_lines(checked.output, checked.events) if checked and has_lines else None
     has_news = checked is not None and checked.source_has_news
     if has_news and lines:  # the agent decides which of them it reports
         left_out = left_out | {line.name for line in lines}

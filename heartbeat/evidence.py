@@ -2,6 +2,8 @@
 
 The key of a finding is a name that a model chooses anew. What it saw is not: a line of the precheck, or a job that failed. So a
 finding belongs to the line whose words it shares most, and to its key only if it shares no word with any line.
+
+A line about an event, such as a new mail, is about another problem than all lines before it, however equal their words are.
 """
 
 from __future__ import annotations
@@ -46,11 +48,19 @@ class TrackedLine:
 
 
 @dataclass(frozen=True, slots=True)
+class Event:
+    """What a source of a precheck shows as new: its line, and a name that only it has, and that stays when it is shown again."""
+
+    name: str
+    line: str
+
+
+@dataclass(frozen=True, slots=True)
 class OpenProblem:
     """An open problem, as the prompt lists it and as findings are compared with it.
 
     `reported_at` is when a recipient was last notified; None if not yet. `keys` are other keys that the agent has used for it.
-    `lines` and `jobs` are its evidence. With `senders` it came with their wakes.
+    `lines`, `events` and `jobs` are its evidence. With `senders` it came with their wakes.
     """
 
     label: str
@@ -62,6 +72,12 @@ class OpenProblem:
     lines: tuple[TrackedLine, ...] = ()
     jobs: frozenset[str] = frozenset()
     senders: frozenset[str] = frozenset()
+    events: tuple[Event, ...] = ()
+
+    @property
+    def forms(self) -> frozenset[str]:
+        """The forms of its lines at the last look, and the names of its events."""
+        return frozenset((*(tracked.form for tracked in self.lines), *(event.name for event in self.events)))
 
     def has_key(self, key: str) -> bool:
         return key == comparable_key(self.label) or key in self.keys
@@ -69,21 +85,25 @@ class OpenProblem:
 
 @dataclass(frozen=True)
 class Line:
-    """A line of the precheck's output. `place` is its number in the output. Its own severity is not part of its text."""
+    """A line of the precheck's output. `place` is its number in the output. Its own severity is not part of its text.
+
+    `event` is the name of the event that it is about, if it is about one.
+    """
 
     place: int
     text: str
     severity: Severity | None = None
+    event: str = ""
 
     @cached_property
     def name(self) -> str:
         """The digest of the line without its figures, their units, and severities, as in `DISK WARNING - /var 1.2G`."""
-        return _digest(_VARYING.sub("0", self.text))
+        return self.event or _digest(_VARYING.sub("0", self.text))
 
     @cached_property
     def form(self) -> str:
-        """The digest of the line with its figures, and with its severity."""
-        return _digest(f"{self.severity or ''}{self.text}")
+        """The digest of the line with its figures, and with its severity. Of a line about an event, its name."""
+        return self.event or _digest(f"{self.severity or ''}{self.text}")
 
     @cached_property
     def words(self) -> frozenset[str]:
@@ -127,11 +147,11 @@ class Look:
         """The open problem to which each line belongs, by the line's place.
 
         A line belongs to the problem that had it with the same figures, or else to one that had it with other figures which are
-        gone. So two lines that differ only in figures are two problems.
+        gone. So two lines that differ only in figures are two problems. A line about an event has the problem of that event.
         """
         lines = self.lines or ()
         forms = {line.form for line in lines}
-        exact = {tracked.form: problem for problem in self.problems for tracked in problem.lines}
+        exact = {form: problem for problem in self.problems for form in problem.forms}
         moved = [(tracked.name, problem) for problem in self.problems for tracked in problem.lines if tracked.form not in forms]
         owners = {line.place: exact[line.form] for line in lines if line.form in exact}
         for line in lines:
@@ -159,15 +179,13 @@ class Look:
 
     def has_new_form(self, problem: OpenProblem) -> bool:
         """Whether a line of the problem has other figures than at the last look."""
-        known = {tracked.form for tracked in problem.lines}
-        return any(line.form not in known for line in self.lines_of(problem))
+        return any(line.form not in problem.forms for line in self.lines_of(problem))
 
     def proves_severity(self, problem: OpenProblem) -> bool:
         """Whether a higher severity has evidence: a line says it, or has a new form and has not moved by itself before."""
-        known = {tracked.form for tracked in problem.lines}
         forms = {tracked.name: tracked.forms for tracked in problem.lines}
         return any(
-            line.severity is not None or (line.form not in known and forms.get(line.name, 1) < MAX_FORMS)
+            line.severity is not None or (line.form not in problem.forms and forms.get(line.name, 1) < MAX_FORMS)
             for line in self.lines_of(problem)
         )
 
@@ -196,7 +214,8 @@ class Look:
         """What each finding is about.
 
         1. The key of a failed job (`job:NAME`): that job.
-        2. A line or a failed job whose words it shares most: the open problem with this line, or the free line.
+        2. A line or a failed job whose words it shares most: the open problem with this line, or the free line. If the line is
+           about an event, and the finding repeats an open problem about an earlier one: that problem.
         3. A known key: that problem.
         4. An open problem without lines, which no finding mentions, and most of whose words it shares, unless the look has news.
         """
@@ -229,9 +248,15 @@ class Look:
         if best is None:
             return Subject(known)
         owner = self.owners.get(best.place)
-        if owner is None and known is not None and not known.lines and not known.jobs:
+        if owner is not None:
+            return Subject(owner)
+        if best.event:
+            again = (problem for problem in self.problems if problem.has_key(finding.key))
+            repeated = next((problem for problem in again if _is_repeated(finding, problem, best)), None)
+            return Subject(repeated) if repeated else Subject(line=best)
+        if known is not None and not known.lines and not known.jobs:
             return Subject(known, best)  # it was opened before its line was printed
-        return Subject(owner) if owner is not None else Subject(line=best)
+        return Subject(line=best)
 
     def _subject_of_job(self, job: str, known: OpenProblem | None) -> Subject:
         """The problem that is about a job, or else the one with the finding's key, unless it is about lines."""
@@ -241,7 +266,8 @@ class Look:
     def _best_evidence(self, finding: Finding, known: OpenProblem | None) -> Line | str | None:
         """The line, or the failed job, whose words are shared most, weighted by how few have them.
 
-        Among equals the text decides, then the figures, then the key, and then which has fewer other words.
+        Among equals the text decides, then the figures, then the key, or for events which of them belongs to no problem, and then
+        which has fewer other words.
         """
         evidence: list[tuple[Line | str, frozenset[str]]] = [(line, line.words) for line in self.lines or ()]
         evidence += [(job, words_of(f"job {job} failed")) for job in sorted(self.jobs)]
@@ -253,9 +279,10 @@ class Look:
         best, most = None, (0.0, 0.0, 0, False, 0.0)
         for each, own in evidence:
             shared, whole = _weight_of(words & own, weights), _weight_of(own, weights)
-            is_known = known is not None and isinstance(each, Line) and self.owners.get(each.place) == known
+            owner = self.owners.get(each.place) if isinstance(each, Line) else None
+            is_likely = isinstance(each, Line) and (owner is None if each.event else known is not None and owner == known)
             shared_figures = len(figures.intersection(_FIGURES.findall(each.text))) if isinstance(each, Line) else 0
-            score = (shared, _weight_of(text & own, weights), shared_figures, is_known, shared / whole if whole else 0.0)
+            score = (shared, _weight_of(text & own, weights), shared_figures, is_likely, shared / whole if whole else 0.0)
             if shared and score > most:
                 best, most = each, score
         return best
@@ -412,15 +439,28 @@ def _is_same(group: _Group, subject: Subject, finding: Finding) -> bool:
     return not group.subject.is_known and share_in_common(finding_words(other), finding_words(finding)) > SAME_SHARE
 
 
-def read_lines(output: str) -> tuple[Line, ...]:
-    """The lines of a precheck's output, without empty ones. A line that begins with `critical:` has this severity."""
+def _is_repeated(finding: Finding, known: OpenProblem, line: Line) -> bool:
+    """Whether a finding with the key of a problem is about the event of that problem, and not about the one of this line.
+
+    Agents repeat what is open, and use its key for other events, too. So the words decide that only one of the two lines has.
+    """
+    words = finding_words(finding)
+    return any(len(words & words_of(event.line)) > len(words & line.words) for event in known.events)
+
+
+def read_lines(output: str, events: Sequence[str] = ()) -> tuple[Line, ...]:
+    """The lines of a precheck's output, without empty ones. A line that begins with `critical:` has this severity.
+
+    `events` are the names of the events that the lines are about. Strangers write such lines, so these have no severity.
+    """
     lines: list[Line] = []
     for text in output.splitlines():
-        plain = " ".join(text.split())
-        severity = _SEVERITY.match(plain)
+        plain, place = " ".join(text.split()), len(lines)
+        event = events[place] if place < len(events) else ""
+        severity = None if event else _SEVERITY.match(plain)
         plain = plain[severity.end() :] if severity else plain
-        if plain and len(lines) < MAX_LINES:
-            lines.append(Line(len(lines) + 1, plain, Severity(severity[1].lower()) if severity else None))
+        if plain and place < MAX_LINES:
+            lines.append(Line(place + 1, plain, Severity(severity[1].lower()) if severity else None, event))
     return tuple(lines)
 
 

@@ -33,6 +33,7 @@ class PrecheckResult:
     """How a precheck ended. `digest` identifies its output, None if the next output must not be compared with it.
 
     `state` is what the next look at its source needs once an agent has seen the output; None: a command was run, or it failed.
+    `events` are the names of the events that the lines of the output are about.
     """
 
     status: PrecheckStatus
@@ -41,6 +42,7 @@ class PrecheckResult:
     error: str = ""
     digest: str | None = None
     state: str | None = None
+    events: tuple[str, ...] = ()
 
     @property
     def looked_at_source(self) -> bool:
@@ -82,7 +84,7 @@ async def look_at_source(
         return PrecheckResult(PrecheckStatus.INTERRUPTED, error="was interrupted")
     status = PrecheckStatus.WORK if sight.has_news else PrecheckStatus.NOTHING
     digest = sha256(sight.text.encode(errors="replace")).hexdigest()
-    return PrecheckResult(status, output=sight.text, digest=digest, state=sight.state)
+    return PrecheckResult(status, output=sight.text, digest=digest, state=sight.state, events=sight.events)
 
 
 async def run_command(agent: Agent, precheck: Precheck, last: str | None, start: StartProcess) -> PrecheckResult:

@@ -444,11 +444,15 @@ class Trace(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """What a look at a source has found: a text, whether it is news, and the state for the next look once it has been seen."""
+    """What a look at a source has found: a text, whether it is news, and the state for the next look once it has been seen.
+
+    `events` are the names of the events that its lines are about (`evidence.Event`); none if they are about states.
+    """
 
     text: str
     state: str
     has_news: bool
+    events: tuple[str, ...] = ()
 
 
 class LookAtSource(Protocol):

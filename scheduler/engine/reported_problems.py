@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from itertools import chain
 
 from heartbeat import findings
-from heartbeat.evidence import MAX_LINES, Line, Look, Subject, TrackedLine, read_lines
+from heartbeat.evidence import MAX_LINES, Event, Line, Look, Subject, TrackedLine, read_lines
 from heartbeat.findings import Severity, comparable_key
 from heartbeat.precheck import PrecheckStatus
 from heartbeat.spec import Agent
@@ -94,7 +94,8 @@ def plan_update(
     failed_jobs = failed_jobs_of_wakes(tx, claim)
     open_problems = [each.for_prompt for each in known.values() if each.is_open and each.key not in OWN_KEYS]
     has_news = result.precheck is not None and result.precheck.source_has_news
-    look = Look(open_problems, lines, failed_jobs | failing_jobs(tx, known.values()), source_has_news=has_news)
+    shown = lines_of_events(result) if lines is None else lines
+    look = Look(open_problems, shown, failed_jobs | failing_jobs(tx, known.values()), source_has_news=has_news)
     tracker = _Tracker(tx.now, spec, claim, result, known, look, failed_jobs, dict(known))
     tracker.apply_findings()
     tracker.end_problems()
@@ -208,7 +209,8 @@ class _Tracker:
                 continue
             open_problem, evidence = each.for_prompt, each.evidence
             if evidence.lines and self.spec.precheck is not None:
-                if self.look.lines is None or (not self.look.is_present(open_problem) and not self._has_all_lines()):
+                has_lines = self.look.lines is not None and not self.look.source_has_news
+                if not has_lines or (not self.look.is_present(open_problem) and not self._has_all_lines()):
                     continue
                 present = self.look.is_present(open_problem)
                 missed, most, ended_by = 0 if present else evidence.missed + 1, LOOKS_WITHOUT_LINES, EndedBy.GONE
@@ -320,14 +322,22 @@ class _Tracker:
         return self.result.is_complete_answer or self.result.reason is Skip.PRECHECK
 
     def _open(self, finding: findings.Finding, subject: Subject) -> None:
-        """Open a problem. If one with the same line ended within a day, it is the same problem."""
-        line = subject.line
+        """Open a problem. If one with the same line ended within a day, it is the same problem.
+
+        What is about another event is another problem. Only its key and its number may be those of one that is over.
+        """
+        line, aliases = subject.line, tuple[str, ...]()
+        event = Event(line.event, line.text) if line and line.event else None
         before = returning = self._returning(line) if line else None
-        if before is None:
-            finding = replace(finding, label=self._free_label(finding.label))
+        if returning is not None:
+            aliases = _with_alias(returning, finding)
+        else:
+            label = self._free_label(finding.label, is_event=event is not None)
+            aliases = (finding.key,) if event and label != finding.label else ()
+            finding = replace(finding, label=label)
             before = self.known.get(finding.key)
         wrongly_closed = 0
-        if before is not None and before.over_at is not None and before.over_at > self.now - WRONG_END_TIME:
+        if event is None and before is not None and before.over_at is not None and before.over_at > self.now - WRONG_END_TIME:
             wrongly_closed = before.evidence.wrongly_closed + int(before.ended_by is EndedBy.NOT_MENTIONED)
         severity = (line.severity if line else None) or finding.severity
         opened = self._found(before, finding.key, severity, finding.text)
@@ -336,10 +346,11 @@ class _Tracker:
             first_run_id=self.claim.run.id,
             last_run_id=self.claim.run.id,
             wrongly_closed=wrongly_closed,
-            lines=(TrackedLine(line.name, line.form),) if line else (),
-            senders=frozenset() if line else self.senders,
+            lines=(TrackedLine(line.name, line.form),) if line and not event else (),
+            events=(event,) if event else (),
+            senders=frozenset((NEWS,)) if event else frozenset() if line else self.senders,
             jobs=frozenset() if line else self._jobs_of(finding, subject),
-            aliases=_with_alias(returning, finding) if returning else (),
+            aliases=aliases,
             has_returned=returning is not None and returning.ended_by is not EndedBy.USER,
         )
         self._keep(replace(opened, evidence=evidence))
@@ -376,15 +387,15 @@ class _Tracker:
         return after_finding(before, problem.Subject.of_reports(name, kind), found, self.now)
 
     def _returning(self, line: Line) -> Problem | None:
-        """The problem that ended within a day and had this line, with the same figures."""
+        """The problem that ended within a day and had this line, with the same figures, or was about this event."""
         ended = [each for each in self.known.values() if each.over_at and each.over_at > self.now - RETURN_TIME]
         found = (each for each in ended if not self.now_known[each.key].is_open)
-        return next((each for each in found if any(line.form == own.form for own in each.evidence.lines)), None)
+        return next((each for each in found if line.form in each.for_prompt.forms), None)
 
-    def _free_label(self, label: str) -> str:
-        """The label, with a number if another open problem has this key."""
+    def _free_label(self, label: str, *, is_event: bool) -> str:
+        """The label, with a number if another open problem has this key; for an event, also if its end is not yet sent."""
         number, free = 1, label
-        while (known := self.now_known.get(comparable_key(free))) is not None and known.is_open:
+        while (known := self.now_known.get(comparable_key(free))) and not (known.is_settled if is_event else known.over_at):
             number += 1
             free = f"{label} {number}"
         return free
@@ -478,6 +489,12 @@ def lines_of_precheck(result: AttemptResult) -> tuple[Line, ...] | None:
     if checked is None or checked.status not in (PrecheckStatus.WORK, PrecheckStatus.UNCHANGED, PrecheckStatus.NOTHING):
         return None
     return () if checked.status is PrecheckStatus.NOTHING else read_lines(checked.output)
+
+
+def lines_of_events(result: AttemptResult) -> tuple[Line, ...] | None:
+    """The lines about events that a source has shown as new. None if there are none, or if its lines are about states."""
+    checked = result.precheck
+    return read_lines(checked.output, checked.events) if checked and checked.source_has_news and checked.events else None
 
 
 def failed_jobs_of_wakes(tx: Transaction, claim: Claim) -> frozenset[str]:

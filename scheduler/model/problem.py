@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import NamedTuple
 
-from heartbeat.evidence import OpenProblem, TrackedLine
+from heartbeat.evidence import Event, OpenProblem, TrackedLine
 from heartbeat.findings import Severity
 from heartbeat.words import Word
 from scheduler.model.circuit import EVERY_MODEL, Circuit
@@ -197,7 +197,7 @@ class Evidence:
     that did not mention the problem, and `wrongly_closed` how often it was mentioned again soon after it had been closed for that
     reason. It is over when the `lines` of the precheck's output are gone, or when the failed `jobs` work again. `senders` are the
     senders of wakes that came with it, or `NEWS`: without any of them, an answer without it does not mean that it is over.
-    `has_returned`: this run has opened it again, with the same line as before.
+    `has_returned`: this run has opened it again, with the same line as before. With `events` it is about what has happened once.
     """
 
     label: str = ""
@@ -209,6 +209,7 @@ class Evidence:
     senders: frozenset[str] = frozenset()
     jobs: frozenset[str] = frozenset()
     aliases: tuple[str, ...] = ()
+    events: tuple[Event, ...] = ()
     has_returned: bool = False
 
 
@@ -285,8 +286,8 @@ class Problem:
         return last is not None and not last.is_end and not last.is_lost
 
     def is_unstable(self, now: datetime) -> bool:
-        """Whether it opened several times within the last day."""
-        return sum(opened > now - UNSTABLE_TIME for opened in self.openings) >= UNSTABLE_OPENINGS
+        """Whether it opened several times within the last day. Several events with one key are not one problem."""
+        return not self.evidence.events and sum(opened > now - UNSTABLE_TIME for opened in self.openings) >= UNSTABLE_OPENINGS
 
     def state(self, now: datetime) -> State:
         """Its state now: of several that apply, the first in this order."""
@@ -316,4 +317,5 @@ class Problem:
             own.lines,
             own.jobs,
             own.senders,
+            own.events,
         )

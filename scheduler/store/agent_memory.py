@@ -94,6 +94,7 @@ def _save_pending_items(tx: Transaction, claim: Claim, result: AttemptResult) ->
         "digest": result.precheck.digest if result.precheck else None,
         "state": result.precheck.state if result.precheck else None,
         "before": claim.facts.memory.source_state,
+        "events": result.precheck.events if result.precheck else (),
     }
     if any(prompted.values()):
         tx.db.execute("update run set asked = ? where id = ?", (json.dumps(prompted), claim.run.id))
@@ -124,7 +125,13 @@ def restore_pending_items(
     error = row["precheck_error"] or ""
     found = PrecheckStatus.FAILED if error else PrecheckStatus.WORK
     checked = PrecheckResult(
-        found, row["precheck_exit"], row["precheck_output"], error, prompted.get("digest"), prompted.get("state")
+        found,
+        row["precheck_exit"],
+        row["precheck_output"],
+        error,
+        prompted.get("digest"),
+        prompted.get("state"),
+        tuple(prompted.get("events", ())),
     )
     return replace(result, precheck=checked), before
 

@@ -592,3 +592,9 @@ def m044_prompts_on_servers_are_measured_in_tokens(db: Any) -> None:
         " and done.applied_at > created.applied_at and done.applied_at < now()"  # in another transaction than this
         " and started_at < extract(epoch from done.applied_at) * 1000",
     )
+
+
+@migrations()
+def m045_problems_of_events(db: Any) -> None:
+    """A problem keeps which event at a source it is about."""
+    db.conn.execute("alter table problem add column events text not null default '[]'")

@@ -23,15 +23,15 @@ MAX_SHOWN = 60  # messages of one look; the next look shows the others
 MAX_HEADER = 4096  # bytes of the two fields of a message
 MAX_FIELD = 120  # characters
 PORTS = {"tls": 993, "starttls": 143, "none": 143}
-
+_UID = re.compile(rb"\bUID (\d+)")
 
 State = Mapping[str, Any]
-Unread = tuple[Sequence[str], State, str]
+Unread = tuple[Sequence[str], State, str, Sequence[str]]
 
 
 def read_unread(source: Source, state: State | None, ca_file: Path | None, seconds: float) -> Unread:
-    """A line for each unread message that has come since the state, the state for the next look, and what counts as seen after
-    the first one.
+    """A line for each unread message that has come since the state, the state for the next look, what counts as seen after the
+    first one, and a name for each message.
 
     `seconds` limits each wait for the server. Raises CallError, in words without the password, and OSError.
     """
@@ -85,19 +85,20 @@ def _read_folder(box: imaplib.IMAP4, folder: str, state: State | None) -> Unread
     last_uid = next_uid - 1 if next_uid else max(_search(box, "ALL"), default=0)
     after = {"validity": validity, "uid": last_uid}
     if state is None:
-        return ((), after, f"{format_count(total, 'message')} in {folder}, none new")
+        return ((), after, f"{format_count(total, 'message')} in {folder}, none new", ())
     if state["validity"] != validity:
         note = f"(the server has numbered the messages in {folder} anew: those that came since the last look are not listed)"
-        return ((note,), after, "")
+        return ((note,), after, "", (f"{quoted} {validity}",))
     unread = [uid for uid in _search(box, f"UID {state['uid'] + 1}:*", "UNSEEN") if uid > state["uid"]]
     if not unread:
-        return ((), after, "")
+        return ((), after, "", ())
     shown = unread[:MAX_SHOWN]
-    lines = _fetch_lines(box, shown)
+    found = _fetch_lines(box, shown)
+    lines, names = [line for _, line in found], [f"{quoted} {validity} {uid}" for uid, _ in found]
     if len(unread) > len(shown):
         note = f"({format_count(len(unread) - len(shown), 'more message')}: the next run gets them)"
-        return ((*lines, note), {**after, "uid": shown[-1]}, "")
-    return (lines, {**after, "uid": max(last_uid, shown[-1])}, "")
+        return ([*lines, note], {**after, "uid": shown[-1]}, "", [*names, f"{quoted} {validity} {shown[-1]} and more"])
+    return (lines, {**after, "uid": max(last_uid, shown[-1])}, "", names)
 
 
 def _folder_name(folder: str) -> str:
@@ -116,14 +117,19 @@ def _search(box: imaplib.IMAP4, *criteria: str) -> list[int]:
     return sorted({int(number) for part in said if part for number in part.split()})
 
 
-def _fetch_lines(box: imaplib.IMAP4, uids: Sequence[int]) -> list[str]:
-    """Sender and subject of each message. PEEK leaves it unread."""
+def _fetch_lines(box: imaplib.IMAP4, uids: Sequence[int]) -> list[tuple[int, str]]:
+    """The UID of each message, with its sender and subject. PEEK leaves it unread."""
     fields = f"(BODY.PEEK[HEADER.FIELDS (FROM SUBJECT)]<0.{MAX_HEADER}>)"
     status, said = box.uid("FETCH", ",".join(map(str, uids)), fields)
     if status != "OK":
         raise CallError(Failure.BAD_ANSWER, f"it cannot show messages: {_text(said)}")
-    headers = [part[1] for part in said if isinstance(part, tuple)]
-    return [_header_line(message_from_bytes(header, policy=policy.default)) for header in headers]
+    found, asked = [], iter(uids)
+    for part, rest in zip(said, [*said[1:], b""], strict=True):
+        if isinstance(part, tuple):  # the UID is before the header, or after it
+            uid, usual = _UID.search(part[0]) or _UID.search(rest if isinstance(rest, bytes) else b""), next(asked, 0)
+            line = _header_line(message_from_bytes(part[1], policy=policy.default))
+            found.append((int(uid[1]) if uid else usual, line))
+    return found
 
 
 def _header_line(message: Message) -> str:

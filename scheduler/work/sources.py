@@ -69,11 +69,16 @@ class Pages(Protocol):
 class Found:
     """What a look has found: a line for each thing that is new, the state for the next look, and what counts as seen after the
     first one.
+
+    `names` are those of the events that the lines are about. An event happens once, so that each is reported as a problem of its
+    own: a mail, an entry of a feed, a commit, a date of a calendar, a new version of a file. Without names, the lines are about
+    states, which change and come back: full disks, and the lines of a page.
     """
 
     lines: Sequence[str]
     state: State
     first: str = ""
+    names: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +146,10 @@ class SourceReader:
         since = now.isoformat() if is_first or found.lines else before["since"]
         after = json.dumps({"source": source.identity, "since": since, "seen": found.state})
         if found.lines:
-            return Sight("\n".join(fit_lines(found.lines)), after, has_news=True)
+            events = join_equal(found)
+            lines = fit_lines(events or found.lines)
+            names = tuple(digest(f"{source.title} {events.get(line, line)}") for line in lines) if events else ()
+            return Sight("\n".join(lines), after, has_news=True, events=names)
         when = datetime.fromisoformat(since).astimezone(zone)
         nothing = f"nothing new in {source.title} since {when:%Y-%m-%d %H:%M}"
         return Sight(f"first look at {source.title}: {found.first}" if is_first else nothing, after, has_news=False)
@@ -203,9 +211,10 @@ class SourceReader:
         entries = read_feed(reply.body)
         before: list[str] = (look.state or {}).get("entries", [])
         seen = frozenset(before)
-        news = [line for name, line in entries.items() if name not in seen] if look.state else []
+        news = {name: line for name, line in entries.items() if name not in seen} if look.state else {}
         kept = [*(name for name in before if name not in entries), *entries][-MAX_SEEN:]
-        return Found(news, {"validators": validators(reply), "entries": kept}, f"its entries ({len(entries)}) are seen")
+        state = {"validators": validators(reply), "entries": kept}
+        return Found([*news.values()], state, f"its entries ({len(entries)}) are seen", [*news])
 
     async def _look_at_calendar(self, look: Look) -> Found:
         address = look.address.replace("webcal://", "https://", 1)
@@ -221,7 +230,7 @@ class SourceReader:
         # The beginning of a line is its local time.
         now = f"{look.now.astimezone(look.zone):%Y-%m-%d %H:%M}"
         news += [f"moved or cancelled: {line}" for line in gone.values() if line > now]
-        return Found(news, {"events": events}, "no event is ahead")
+        return Found(news, {"events": events}, "no event is ahead", news)
 
     async def _look_at_repository(self, look: Look) -> Found:
         """What is new on a branch: of a folder as it is there, or of a server."""
@@ -246,7 +255,8 @@ class SourceReader:
                 # Commits alone, without files. The shallow history is enough for their titles.
                 fetch = ("fetch", "--quiet", f"--depth={MAX_COMMITS + 1}", "--filter=tree:0", "--no-tags")
                 await git(*fetch, "--", repository, name)
-            return Found(await self._list_commits(git, Path(folder if is_remote else repository), before, tip), state)
+            lines = await self._list_commits(git, Path(folder if is_remote else repository), before, tip)
+            return Found(lines, state, names=lines)
 
     async def _list_commits(self, git: Callable[..., Awaitable[str]], folder: Path, before: str, tip: str) -> list[str]:
         """One line for each commit after `before`, the newest first."""
@@ -311,6 +321,18 @@ def fit_lines(lines: Iterable[str]) -> list[str]:
         fitting += 1
     more = len(short) - fitting
     return [*short[:fitting], f"(and {format_count(more, 'more line')}, which did not fit)"] if more else short
+
+
+def join_equal(found: Found) -> dict[str, str]:
+    """The lines of events, each with its name. Equal lines become one, with a name of its own for these events."""
+    names: dict[str, list[str]] = {}
+    for line, name in zip(found.lines, found.names, strict=False):  # without names, there is none
+        names.setdefault(squeeze(line, MAX_LINE), []).append(name)
+    events = {}
+    for line, own in names.items():
+        shown = line if len(own) == 1 else squeeze(f"{len(own)} times: {line}", MAX_LINE)
+        events[shown] = " ".join(own)
+    return events
 
 
 def digest(text: str) -> str:
@@ -404,6 +426,7 @@ def look_at_files(look: Look) -> Found:
     pattern = str(Path(look.address).expanduser())
     files: dict[str, str] = {}
     lines: dict[str, str] = {}
+    names: dict[str, str] = {}
     before: Mapping[str, str] = (look.state or {}).get("files", {})
     for path in _matching_paths(look.workspace, pattern):
         try:
@@ -418,8 +441,10 @@ def look_at_files(look: Look) -> Found:
         files[name] = version
         if before.get(name) != version:
             lines[path] = f"{'changed' if name in before else 'new'}: {path} ({format_count(found.st_size, 'byte')})"
-    news = [lines[path] for path in sorted(lines)] if look.state is not None else []
-    return Found(news, {"files": files}, f"{format_count(len(files), 'file')}, none new")
+            names[path] = name + version
+    new = sorted(lines) if look.state is not None else []
+    first = f"{format_count(len(files), 'file')}, none new"
+    return Found([lines[path] for path in new], {"files": files}, first, [names[path] for path in new])
 
 
 def _matching_paths(folder: Path, pattern: str) -> Iterator[str]:

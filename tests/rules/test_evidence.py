@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from loops import loop_over
 
-from heartbeat.evidence import Answers, Look, OpenProblem, TrackedLine, read_lines
+from heartbeat.evidence import Answers, Event, Look, OpenProblem, TrackedLine, read_lines
 from heartbeat.findings import Finding, Report, Severity
 
 NOW = datetime(2026, 3, 2, 8, tzinfo=UTC)
@@ -27,6 +27,19 @@ def problem(label: str, *lines: str, text: str = "", keys: tuple[str, ...] = (),
 
 def look(printed: str | None, *problems: OpenProblem, jobs: tuple[str, ...] = (), left_out: frozenset[str] = frozenset()) -> Look:
     return Look(problems, None if printed is None else read_lines(printed), frozenset(jobs), left_out)
+
+
+TODAY, CALL = "Anna <anna@x.org>: today?", "Anna <anna@x.org>: call me"
+
+
+def news(*lines: str, known: tuple[OpenProblem, ...] = ()) -> Look:
+    """A look at new lines, whose events have the names e1, e2, ..."""
+    events = [f"e{number}" for number in range(1, len(lines) + 1)]
+    return Look(known, read_lines("\n".join(lines), events), source_has_news=True)
+
+
+def of_event(label: str, name: str, line: str) -> OpenProblem:
+    return problem(label, events=(Event(name, line),))
 
 
 def subject(seen: Look, key: str, text: str) -> str | None:
@@ -53,6 +66,15 @@ BOTH = look(f"{VAR}\n{HOME}\n{NGINX}", problem("disk:/var", VAR), problem("web",
         (look(VAR, problem("tar", jobs=frozenset({"backup"})), jobs=("backup", "mirror")), "x", "job mirror failed", "mirror"),
         (look(VAR, problem("tar", jobs=frozenset({"backup"})), jobs=("backup", "mirror")), "x", "job backup failed", "tar"),
         (look(VAR, jobs=("backup",)), "job:backup", "/var has no room", "backup"),
+        (news(TODAY, known=(of_event("anna", "e0", TODAY),)), "anna", "Anna asks: today?", TODAY),  # another mail with its words
+        (news(TODAY, known=(of_event("anna", "e1", TODAY),)), "x", "Anna asks: today?", "anna"),  # the same mail, shown again
+        (news(CALL, known=(of_event("anna", "e0", TODAY),)), "anna", "Anna asks: today?", "anna"),  # an agent repeats what is open
+        (news(CALL, known=(of_event("anna", "e0", TODAY),)), "anna", "Anna wants a call", CALL),
+        (news(CALL, known=(of_event("anna", "e0", TODAY),)), "anna", "Anna has written", CALL),
+        (news(CALL, known=(problem("anna"),)), "anna", "Anna wants a call", CALL),
+        (news(CALL, known=(of_event("anna", "e0", TODAY),)), "anna", "no answer yet", CALL),  # its key has a word of the line
+        (news("Bank: your card", known=(of_event("anna", "e0", TODAY),)), "anna", "no answer yet", "anna"),
+        (news("alarm 5", "alarm 7", known=(of_event("alarm", "e1", "alarm 5"),)), "alarm", "an alarm", "alarm 7"),
         (look(None, problem("disk:/var", text="/var is 90 % full")), "storage-1", "/var is 95 % full", "disk:/var"),
         (look(None, problem("nginx", text="down")), "postgres", "down", None),
         (look(None, problem("nginx", text="down"), problem("disk", text="full")), "nginx-x", "nginx is down", "nginx"),
@@ -171,6 +193,18 @@ def test_prose_is_never_reported_but_the_lines_that_it_names() -> None:
     assert report is not None
     assert [(finding.text, finding.severity.value) for finding in report.findings] == [(VAR, "warning"), (NGINX, "critical")]
     assert asked(seen, "I looked at everything", "All is well").report is None
+
+
+def test_strangers_who_write_a_line_about_an_event_give_it_no_severity() -> None:
+    (mail,) = read_lines("critical: Mallory: you have won", ["e1"])
+    assert (mail.text, mail.severity) == ("critical: Mallory: you have won", None)
+
+
+def test_an_event_that_is_shown_again_is_no_new_form_of_its_problem() -> None:
+    seen = news(TODAY, known=(of_event("anna", "e1", TODAY),))
+    assert not seen.has_new_form(seen.problems[0])
+    assert not seen.proves_severity(seen.problems[0])
+    assert seen.is_present(seen.problems[0])
 
 
 def test_a_line_with_a_name_that_contains_a_figure_is_not_the_line_of_another_name() -> None:

@@ -36,6 +36,7 @@ from scheduler.work.sources import Look, SourceReader, folders_of_disks, look_at
 
 NOW = datetime(2026, 3, 2, 8, tzinfo=UTC)
 BERLIN = ZoneInfo("Europe/Berlin")
+STATES = ("http", "disk")  # the sources whose lines are about no events
 
 
 @dataclass
@@ -48,13 +49,17 @@ class Looks:
     now: datetime = NOW
     timeout: timedelta = timedelta(seconds=30)
     resolve: Any = None
+    events: tuple[str, ...] = ()  # of the last look
 
     def look(self, *, seen: bool = True) -> list[str]:
         """The news of a look; none if there are none."""
         sight = self.sight()
         self.state = sight.state if seen else self.state
         self.now += timedelta(minutes=30)
-        return sight.text.splitlines() if sight.has_news else []
+        self.events = sight.events
+        lines = sight.text.splitlines() if sight.has_news else []
+        assert len(set(self.events)) == (0 if self.source.kind in STATES else len(lines))
+        return lines
 
     def said(self) -> str:
         """What a look without news says."""
@@ -201,6 +206,52 @@ def test_a_mailbox_that_repeats_the_login_reveals_neither_user_nor_password(tmp_
         error = Looks(mailbox(f"127.0.0.1:{server.server_address[1]}", encryption="none", **login), tmp_path).error()
         server.shutdown()
     assert error.replace('"', "") == "*** ***"
+
+
+@needs_dovecot
+def test_a_mail_has_the_same_name_when_it_is_shown_again_and_an_equal_one_has_another(box: Mailbox, tmp_path: Path) -> None:
+    looks, line = Looks(mailbox(box.host), tmp_path), "Anna <anna@example.org>: today?"
+    looks.look()
+    names = []
+    for is_new, is_seen, shown in ((1, False, line), (0, True, line), (1, False, line), (1, True, f"2 times: {line}")):
+        for _ in range(is_new):
+            box.deliver("Anna <anna@example.org>", "today?")
+        assert looks.look(seen=is_seen) == [shown]
+        names.append(looks.events)
+    assert names[0] == names[1]
+    assert len(set(names)) == 3
+
+
+class NamesMailsAfterThem(socketserver.StreamRequestHandler):
+    """A mailbox with one message more at each look, which gives the UID of a message after its header."""
+
+    count = 0
+
+    def handle(self) -> None:
+        type(self).count += 1
+        self.wfile.write(b"* OK ready\r\n")
+        answers = {
+            b"CAPABILITY": b"* CAPABILITY IMAP4rev1\r\n",
+            b"EXAMINE": b"* %d EXISTS\r\n* OK [UIDVALIDITY 7] ok\r\n* OK [UIDNEXT %d] ok\r\n" % (self.count, self.count + 1),
+            b"SEARCH": b"* SEARCH %d\r\n" % self.count,
+            b"FETCH": b"* 1 FETCH (BODY[HEADER.FIELDS (FROM SUBJECT)]<0> {10}\r\nFrom: A\r\n\r UID %d)\r\n" % self.count,
+        }
+        for line in self.rfile:
+            tag, *words = line.split()
+            answer = next((answers[word] for word in words[:2] if word in answers), b"")
+            self.wfile.write(answer + b"%b OK done\r\n" % tag)
+
+
+def test_a_mailbox_may_give_the_number_of_a_message_after_its_header(tmp_path: Path) -> None:
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), NamesMailsAfterThem) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        place = mailbox(f"127.0.0.1:{server.server_address[1]}", encryption="none", password=Secret("x"))
+        looks = Looks(place, tmp_path)
+        looks.look()
+        names = [(looks.look(), looks.events) for _ in range(2)]
+        server.shutdown()
+    assert [lines for lines, _ in names] == [["A: (no subject)"]] * 2
+    assert names[0] != names[1]
 
 
 # --- pages and feeds --------------------------------------------------------------------------------------------------

@@ -4,26 +4,30 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from brief import brief
 from required_programs import needs
 from servers.dovecot import PASSWORD, Mailbox, running_dovecot
-from servers.scripted import Server, reply
+from servers.messages import Models, message, tool
+from servers.scripted import Act, Request, Server, reply
 from test_story_asking_again import CONFIG as ASKED
 from test_story_asking_again import Model
 from test_story_slots import agent
 from world import AgentCall, Delayed, MakeWorld, World
 
-from heartbeatd.verbs import ReportResult
+from heartbeatd.verbs import Ack, CloseProblem, Mute, ReportResult
 from scheduler.cli.main import main
 from scheduler.engine.effects import VerbRequest
+from scheduler.model.outcome import Kind
 
 needs_dovecot = needs("dovecot")
 ENVIRON = {"MAIL_PASSWORD": PASSWORD}
 FILES = '{files: "inbox/*.txt"}'
+PLACE = 'imap: "{}", user: anna, password: "${{MAIL_PASSWORD}}", encryption: none'
 
 
 @pytest.fixture
@@ -34,8 +38,7 @@ def box() -> Iterator[Mailbox]:
 
 def mailbox(box: Mailbox, **keys: str) -> str:
     """The config of an agent with this mailbox."""
-    place = f'imap: "{box.plain_host}", user: anna, password: "${{MAIL_PASSWORD}}", encryption: none'
-    return agent(precheck=f"{{{place}}}", active_hours='"08:00-22:00"', **keys)
+    return agent(precheck=f"{{{PLACE.format(box.plain_host)}}}", active_hours='"08:00-22:00"', **keys)
 
 
 def told(world: World) -> list[str]:
@@ -307,3 +310,308 @@ def test_each_news_is_reported_although_it_has_most_words_of_another_and_is_ment
         world.run(hours=1)
     opened = [re.findall(rf"{severity} .* A new bill of May: (\S+)", words) for _, _, words in world.delivered]
     assert [found for found in opened if found] == [["bill-bank"], ["bill-gas"], ["bill-water"], ["bill-tax"]]
+
+
+# --- each event is reported, also with the words of an earlier one ---------------------------------------------------------
+
+HI = ("Anna <anna@example.org>", "today?")
+NEW_LINES = re.compile(r"The check before this run found this\..*?<(data-\w+)>\n(.*?)\n</\1>", re.DOTALL)
+
+
+def news_of(call: AgentCall) -> list[str]:
+    found = NEW_LINES.search(call.stdin)
+    return found[2].splitlines() if found else []
+
+
+def label(line: str) -> str:
+    return line.replace(":", "")[:40]
+
+
+def report_each(severity: str = "info", key: str = "", text: str = "") -> Callable[[AgentCall], str]:
+    """An agent that reports each new line under a key of its own, or under this one, in its words, or in these."""
+
+    def answer(call: AgentCall) -> str:
+        found = [{"key": key or label(line), "text": text or line, "severity": severity} for line in news_of(call)]
+        return json.dumps({"findings": found})
+
+    return answer
+
+
+def arrived(world: World) -> list[str]:
+    """The time of each message, and what it says."""
+    return [f"{at:%H:%M} {line}" for at, _, words in world.delivered for line in brief(words).splitlines() if "] " in line]
+
+
+def reader(box: Mailbox, severity: str = "info", **keys: str) -> str:
+    """The config of an agent that reads this mailbox, and reports each mail."""
+    return mailbox(box, answer="structured", **keys).replace('"- look\\n"', f'"- report each mail as {severity}\\n"')
+
+
+@needs_dovecot
+@pytest.mark.parametrize("severity", ["info", "warning", "critical"])
+def test_a_second_mail_with_the_same_sender_and_subject_is_reported_like_the_first(
+    make_world: MakeWorld, box: Mailbox, severity: str
+) -> None:
+    world = make_world(reader(box), environ=ENVIRON, scripts={"ops": report_each(severity)})
+    world.run(minutes=1)
+    for _ in range(5):
+        box.deliver(*HI)
+        world.run(minutes=30)
+    opened = [each for each in arrived(world) if "over after" not in each]
+    assert [each[:5] for each in opened] == ["08:30", "09:00", "09:30", "10:00", "10:30"]
+    assert all(each.endswith("Anna <anna@example.org>: today?") for each in opened)
+
+
+@needs_dovecot
+@pytest.mark.parametrize("between", ["acknowledged", "closed", "over", "over at night", "over in a mute"])
+def test_a_second_equal_mail_is_reported_whatever_became_of_the_first(make_world: MakeWorld, box: Mailbox, between: str) -> None:
+    world = make_world(reader(box), environ=ENVIRON, scripts={"ops": report_each()})
+    world.run(minutes=1)
+    box.deliver(*HI)
+    world.run(minutes=30)
+    first = world.problem("Anna <anna@example.org> today?")
+    if between == "acknowledged":
+        world.request(VerbRequest(Ack(), first.id))
+    if between == "closed":
+        world.request(VerbRequest(CloseProblem(), first.id))
+    if between.endswith("mute"):
+        world.request(VerbRequest(Mute(for_=timedelta(minutes=61)), (Kind.HEARTBEAT, "ops")))
+    for subject in ("lunch", "dinner") if between.startswith("over") else ():
+        box.deliver("Bank <bank@example.org>", subject)
+        world.run(minutes=30)
+    if between == "over at night":
+        world.run(hours=23)
+    if between == "muted":
+        world.request(VerbRequest(Mute(for_=timedelta(minutes=45)), (Kind.HEARTBEAT, "ops")))
+    box.deliver(*HI)
+    world.run(minutes=31)
+    world.run(minutes=31)
+    found = [each for each in arrived(world) if "today?" in each]
+    assert len(found) == 2, found
+
+
+@needs_dovecot
+def test_three_equal_mails_a_day_are_not_unstable_although_each_is_over_before_the_next(
+    make_world: MakeWorld, box: Mailbox
+) -> None:
+    world = make_world(reader(box), environ=ENVIRON, scripts={"ops": report_each()})
+    world.run(minutes=1)
+    for number in range(4):
+        box.deliver(*HI)
+        world.run(minutes=30)
+        for subject in ("lunch", "dinner"):
+            box.deliver("Bank <bank@example.org>", f"{subject} {'abcd'[number] * 3}")
+            world.run(minutes=30)
+    found = [each for each in arrived(world) if "today?" in each]
+    assert found == [
+        f"{time} [Anna <anna@example.org> today?] Anna <anna@example.org>: today?"
+        for time in ("08:30", "10:00", "11:30", "13:00")
+    ]
+
+
+@needs_dovecot
+def test_mails_under_one_key_are_each_reported_and_what_is_repeated_is_not(make_world: MakeWorld, box: Mailbox) -> None:
+    """The prompt lists what is open, so an agent repeats it, under the key that it uses for all mails of a sender."""
+    known: list[dict[str, str]] = []
+
+    def answer(call: AgentCall) -> str:
+        before = [*known]
+        known.extend(
+            {"key": "mail:anna", "text": f"Anna writes: {line.partition(': ')[2]}", "severity": "info"} for line in news_of(call)
+        )
+        return json.dumps({"findings": [*before, *known[len(before) :]]})
+
+    world = make_world(reader(box), environ=ENVIRON, scripts={"ops": answer})
+    world.run(minutes=1)
+    for subjects in (["today?"], ["call me"], ["lunch tomorrow", "invoice for May"]):
+        for subject in subjects:
+            box.deliver(HI[0], subject)
+        world.run(minutes=30)
+    assert arrived(world) == [
+        "08:30 [mail:anna] Anna writes: today?",
+        "09:00 [mail:anna 2] Anna writes: call me",
+        "09:30 [mail:anna 3] Anna writes: lunch tomorrow",
+        "09:30 [mail:anna 4] Anna writes: invoice for May",
+    ]
+
+
+@needs_dovecot
+def test_equal_mails_of_one_look_are_one_line_that_says_how_many(make_world: MakeWorld, box: Mailbox) -> None:
+    world = make_world(reader(box), environ=ENVIRON, scripts={"ops": report_each()})
+    world.run(minutes=1)
+    box.deliver(*HI)
+    box.deliver(*HI)
+    world.run(minutes=30)
+    box.deliver(*HI)
+    box.deliver(*HI)
+    world.run(minutes=30)
+    line = "2 times: Anna <anna@example.org>: today?"
+    assert arrived(world) == [f"08:30 [{label(line)}] {line}", f"09:00 [{label(line)} 2] {line}"]
+
+
+@needs_dovecot
+@pytest.mark.parametrize("through_payloads", [False, True])
+def test_a_mail_that_is_shown_again_after_a_failed_run_is_reported_once_and_an_equal_one_besides_it_too(
+    make_world: MakeWorld, box: Mailbox, *, through_payloads: bool
+) -> None:
+    """Its agent reports it, but the proof of the work of the run is missing. So the next run shows the mail again."""
+    config = reader(box, postcheck="{file: done.txt, fresher_than: 10m}", retries="0", problems="{after: none}")
+    world = make_world(
+        config,
+        environ=ENVIRON,
+        scripts={"ops": report_each(key="anna", text="Anna asks: today?")},
+        through_payloads=through_payloads,
+    )
+    world.run(minutes=1)
+    box.deliver(*HI)
+    world.run(minutes=60)
+    assert [news_of(call) for call in world.calls] == [["Anna <anna@example.org>: today?"]] * 2
+    box.deliver(*HI)
+    world.run(minutes=30)
+    assert news_of(world.calls[-1]) == ["2 times: Anna <anna@example.org>: today?"]
+    world.run(minutes=30)
+    assert arrived(world) == ["08:30 [anna] Anna asks: today?", "09:30 [anna 2] Anna asks: today?"]
+
+
+def test_news_is_reported_once_although_a_run_has_failed_and_one_was_interrupted(make_world: MakeWorld) -> None:
+    world = make_world(agent(precheck=FILES, answer="structured", retries="0"))
+    world.run(minutes=1)
+    put(world, "a")
+    put(world, "b")
+    whole = report_each()
+    world.scripts["ops"] = lambda call: Delayed(whole(call), timedelta(minutes=2)) if len(world.calls) > 1 else 1
+    world.run_until("2026-03-02 09:01")
+    world.downtime(minutes=1)
+    world.run_until("2026-03-02 10:31")
+    a, b = (f"new: inbox/{name}.txt (1 byte)" for name in "ab")
+    assert sorted(arrived(world), key=lambda each: each[6:]) == [f"09:04 [{label(each)}] {each}" for each in (a, b)]
+
+
+def test_news_that_a_cut_answer_has_reported_is_not_reported_again_by_the_next_run(make_world: MakeWorld) -> None:
+    """The answer about a is cut, so the next run shows it again, besides b. Both have the same key."""
+
+    def answer(request: Request) -> Act:
+        shown = re.findall(r"new: inbox/(\w)\.txt", request.json["messages"][-1]["content"].partition("found this")[2])
+        found = [
+            {"key": "file", "text": f"A file came: inbox/{name}.txt", "severity": "info", "resolved": False} for name in shown
+        ]
+        return reply(
+            message(tool("report_findings", {"findings": found}), stop_reason="max_tokens" if shown == ["a"] else "tool_use")
+        )
+
+    with Models(answer) as server:
+        provider = f'providers: {{p: {{kind: anthropic, api_key: k, base_url: "{server.url}"}}}}\n'
+        config = agent(precheck=FILES, retries="0", ask_again="0").replace(
+            "kind: command, argv: [agent]", "kind: anthropic, provider: p"
+        )
+        world = make_world(provider + config.replace("heartbeat:", "model: m\n    heartbeat:"))
+        world.run(minutes=1)
+        for name in "ab":
+            put(world, name)
+            world.run(minutes=30)
+        world.run(minutes=31)
+    assert len(server.requests) == 2
+    assert arrived(world) == ["08:30 [file] A file came: inbox/a.txt", "09:00 [file 2] A file came: inbox/b.txt"]
+
+
+@needs_dovecot
+def test_two_agents_and_a_job_on_one_mailbox_report_each_mail(make_world: MakeWorld, box: Mailbox) -> None:
+    ops = reader(box)
+    job = f"cron:\n  sort: {{every: 30m, agent: ops, prompt: Sort it., answer: structured, deliver: log, precheck: {{{PLACE.format(box.plain_host)}}}}}\n"
+    config = ops + ops.partition("\n")[2].replace("ops:\n", "mail:\n", 1) + job
+    world = make_world(config, environ=ENVIRON, scripts=dict.fromkeys(("ops", "mail", "sort"), report_each()))
+    world.run(minutes=31)
+    for _ in range(2):
+        box.deliver(*HI)
+        world.run(minutes=30)
+    assert sorted(name for _, name, words in world.delivered if "today?" in words) == [
+        "mail",
+        "mail",
+        "ops",
+        "ops",
+        "sort",
+        "sort",
+    ]
+
+
+def feed(*names: str) -> Act:
+    items = "".join(f"<item><guid>{name}</guid><title>Outage</title><link>http://status</link></item>" for name in names)
+    return reply(f"<rss><channel>{items}</channel></rss>".encode())
+
+
+def test_entries_of_a_feed_with_equal_titles_are_each_reported(make_world: MakeWorld) -> None:
+    with Server([feed("a")]) as server:
+        world = make_world(
+            agent(precheck=f'{{rss: "{server.url}"}}', answer="structured"), scripts={"ops": report_each("warning")}
+        )
+        world.run(minutes=1)
+        for names in ("ab", "abc", "abcde"):
+            server.script[:] = [feed(*names)]
+            world.run(minutes=30)
+    line, two = "Outage http://status", "2 times: Outage http://status"
+    opened = [each for each in arrived(world) if "over after" not in each]
+    assert opened == [f"08:30 [{label(line)}] {line}", f"09:00 [{label(line)} 2] {line}", f"09:30 [{label(two)}] {two}"]
+
+
+def test_the_lines_of_a_page_are_states_so_that_a_changed_value_is_the_same_problem(make_world: MakeWorld) -> None:
+    with Server([reply({"queue": 90})]) as server:
+        world = make_world(
+            agent(precheck=f'{{http: "{server.url}", json: queue}}', answer="structured"),
+            scripts={"ops": report_each("warning", key="queue")},
+        )
+        for number in (90, 91, 92, 93):
+            server.script[:] = [reply({"queue": number})]
+            world.run(minutes=30)
+    assert arrived(world) == ["08:00 [queue] queue: 90"]
+
+
+def test_an_answer_that_comes_later_is_compared_with_the_events_that_its_run_has_shown(make_world: MakeWorld) -> None:
+    """The answer to a comes after that to b. Then a file with the words of a comes: it is another one."""
+    with Server([reply({}, 202)]) as server:
+        config = agent(precheck=FILES, retries="0", answer="structured").replace(
+            "kind: command, argv: [agent]", f'kind: http, url: "{server.url}"'
+        )
+        world = make_world(config, through_payloads=True)
+        for name, until in (("a", "08:31"), ("b", "09:01")):
+            world.run_until(f"2026-03-02 {until[:2]}:01" if until < "09" else "2026-03-02 08:40")
+            put(world, name)
+            world.run_until(f"2026-03-02 {until}")
+        text = '{"findings": [{"key": "file", "text": "new: inbox/%s.txt", "severity": "info"}]}'
+        runs = {name: run["id"] for name, run in zip("ab", world.records(result="async"), strict=True)}
+        for name in "ba":
+            world.request(VerbRequest(ReportResult(text=text % name), runs[name]))
+        world.run(minutes=1)
+    assert [each[6:] for each in arrived(world)] == ["[file] new: inbox/b.txt", "[file 2] new: inbox/a.txt"]
+
+
+def test_news_that_is_shown_again_because_another_later_answer_failed_is_reported_once(make_world: MakeWorld) -> None:
+    with Server([reply({}, 202)]) as server:
+        config = agent(precheck=FILES, retries="0", answer="structured", problems="{after: none}")
+        world = make_world(config.replace("kind: command, argv: [agent]", f'kind: http, url: "{server.url}"'))
+        world.run(minutes=1)
+        for name in "ab":
+            put(world, name)
+            world.run(minutes=30)
+        text = '{"findings": [{"key": "%s", "text": "new: inbox/%s.txt", "severity": "warning"}]}'
+        first, second = (run["id"] for run in world.records(result="async"))
+        world.request(VerbRequest(ReportResult(text=text % ("mail", "b")), second))
+        world.request(VerbRequest(ReportResult(error="it broke"), first))
+        world.run(minutes=30)
+        assert b"inbox/b.txt" in server.requests[-1].body
+        both = json.dumps({"findings": [json.loads(text % (key, name))["findings"][0] for key, name in (("x", "a"), ("y", "b"))]})
+        world.request(VerbRequest(ReportResult(text=both), world.records(result="async")[-1]["id"]))
+        world.run(minutes=1)
+    assert [each[6:] for each in arrived(world)] == ["[mail] new: inbox/b.txt", "[x] new: inbox/a.txt"]
+
+
+def test_a_flood_of_equal_events_is_one_message_that_says_so(make_world: MakeWorld) -> None:
+    world = make_world(
+        agent(precheck=FILES, answer="structured", interval="5m"),
+        scripts={"ops": report_each(key="file", text="A new file came.")},
+    )
+    world.run(minutes=1)
+    for number in range(14):
+        put(world, f"file{number}")
+        world.run(minutes=5)
+    assert len(world.delivered) == 11
+    assert "heartbeatd:new-problems" in world.delivered[-1][2]

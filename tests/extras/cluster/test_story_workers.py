@@ -347,7 +347,7 @@ def test_a_result_that_cannot_be_read_is_a_failed_run_that_says_so(make_world: M
 # One result with every field. A worker with a defect, or a person with its credential, may write anything in its place.
 FULL_RESULT = AttemptResult(
     Outcome.ALERT, Failure.EXIT, Suppression.DUPLICATE, "disk full", "disk full", "broken", 1, True, timedelta(minutes=1),
-    PrecheckResult(PrecheckStatus.WORK, 1, "out", "err", "digest"),
+    PrecheckResult(PrecheckStatus.WORK, 1, "out", "err", "digest", "state", ("e1",)),
     SentPrompt({"checklist": 3}, ("memory",), Selection("- look", True, frozenset("a"), frozenset("b"), ("c",))),
     (Call("main", "opus", "opus-5", Tokens(1, 2, 3, 4), 0.25, Failure.EXIT, timedelta(minutes=1), 1, False, 500, timedelta(1),
           Tokens(5, 6)),),
