@@ -12,9 +12,22 @@ import click
 from heartbeatd.operations import Concern, Operation, choices_of, parse_operation
 from heartbeatd.verbs import VERB_ENDPOINTS
 from scheduler.cli import options
-from scheduler.cli.options import DURATION, FILE, NUMBER, TIME, TIME_RULE, CommandFunction, ParsedParam, WordOption, WordParam
+from scheduler.cli.options import (
+    DURATION,
+    FILE,
+    NUMBER,
+    TIME,
+    TIME_AHEAD,
+    TIME_AHEAD_RULE,
+    TIME_RULE,
+    CommandFunction,
+    ParsedParam,
+    WordOption,
+    WordParam,
+)
 from scheduler.model.expected_error import InputError
 
+TIME_RULES: Mapping[object, str] = {TIME: TIME_RULE, TIME_AHEAD: TIME_AHEAD_RULE}
 TYPES = {timedelta: DURATION, datetime: TIME, int: click.INT}  # of options; any other value is a text
 
 Made = TypeVar("Made", bound=Operation, covariant=True)
@@ -43,7 +56,7 @@ def _option_of(operation: type[Operation], name: str, chosen: click.ParamType[ob
     types = [inner for each in parts for inner in (each, *get_args(each)[:1])]  # the second is that of an Annotated
     words = choices_of(key)
     kind = chosen or (click.Choice(words) if words else next((TYPES[each] for each in types if each in TYPES), None))
-    help_text = f"{key.title} {TIME_RULE}" if kind is TIME else key.title
+    help_text = f"{key.title} {TIME_RULES[kind]}" if kind in TIME_RULES else key.title
     of = WordOption if isinstance(kind, WordParam) else click.Option
     is_flag = bool in types or None
     return of([f"--{name.rstrip('_').replace('_', '-')}", name], is_flag=is_flag, type=kind, default=None, help=help_text)
@@ -117,7 +130,7 @@ PROBLEMS = Shape(
     help="Give the number of the problem, such as p12, or the agent or job that has it, and its key.",
 )
 SPECIAL = {
-    "Wake": Shape("verb_work:wake", (_name("agent", name="agent"),), (WAIT,)),
+    "Wake": Shape("verb_work:wake", (_name("agent", name="agent"),), (WAIT,), types={"at": TIME_AHEAD}),
     "CancelWake": Shape("verb_work:send_for_number", (click.Argument(["number"], metavar="WAKE", type=NUMBER),)),
     "RunJob": Shape("verb_work:run_job", (_name("cron"),), (WAIT,)),
     "Ask": Shape(

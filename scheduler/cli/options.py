@@ -29,9 +29,9 @@ Command = TypeVar("Command", bound=CommandFunction | click.Command)
 Parsed = TypeVar("Parsed")
 Completion = Callable[[click.Context, click.Parameter, str], list[str]]
 
-TIME_RULE = (
-    "Write 2026-11-20T03:00, yesterday, or 2h for two hours ago. A time without an offset is in the config's top-level timezone."
-)
+ZONE_RULE = "A time without an offset is in the config's top-level timezone."
+TIME_RULE = f"Write 2026-11-20T03:00, yesterday, or 2h for two hours ago. {ZONE_RULE}"
+TIME_AHEAD_RULE = f"Write 2026-11-20T03:00. {ZONE_RULE}"
 MAX_LISTED = 10  # words that an error lists
 COLOR_CHOICES = ("auto", "always", "never")
 FILE = click.Path(path_type=Path, dir_okay=False)
@@ -188,6 +188,7 @@ def _parse_number(text: str) -> int:
 DURATION = ParsedParam("duration", timedelta, _parse_duration)  # in the format of the config: 90s, 30m, 1h30m
 NUMBER = ParsedParam("number", int, _parse_number)  # of a run or a message
 TIME = ParsedParam("time", datetime, lambda text: parse_time(text))
+TIME_AHEAD = ParsedParam("time", datetime, lambda text: parse_time_ahead(text))
 
 
 class WordParam(click.ParamType[str]):
@@ -243,11 +244,25 @@ def parse_time(text: str, zone: tzinfo | None = None) -> datetime:
         pass
     zone = zone or output.display_zone()
     try:
-        parsed = datetime.fromisoformat(str(parse_named_day(text, output.utc_now().astimezone(zone)) or text))
-        return (parsed if parsed.tzinfo else parsed.replace(tzinfo=zone)).astimezone(UTC)
+        return _parse_moment(str(parse_named_day(text, output.utc_now().astimezone(zone)) or text), zone)
     except (ValueError, OverflowError):
         wanted = "write 2026-11-20T03:00, 2026-11-20T03:00:00Z, today, yesterday, or 2h for two hours ago"
         raise ValueError(f"{text!r} is not a time; {wanted}") from None
+
+
+def parse_time_ahead(text: str) -> datetime:
+    """Parse a time that has yet to come, in UTC. Days and spans that `parse_time` looks for in the past are no such times."""
+    from scheduler.cli import output
+
+    try:
+        return _parse_moment(text, output.display_zone())
+    except (ValueError, OverflowError):
+        raise ValueError(f"{text!r} is not a time; write 2026-11-20T03:00 or 2026-11-20T03:00:00Z") from None
+
+
+def _parse_moment(text: str, zone: tzinfo) -> datetime:
+    parsed = datetime.fromisoformat(text)
+    return (parsed if parsed.tzinfo else parsed.replace(tzinfo=zone)).astimezone(UTC)
 
 
 def complete_names(*words: str) -> Completion:

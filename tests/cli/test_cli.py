@@ -65,6 +65,13 @@ def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -
             ["runs", "--since", "soon"],
             "'soon' is not a time; write 2026-11-20T03:00, 2026-11-20T03:00:00Z, today, yesterday, or 2h for two hours ago",
         ),
+        *(
+            (
+                ["wake", "ops", "--at", given],
+                f"'--at': '{given}' is not a time; write 2026-11-20T03:00 or 2026-11-20T03:00:00Z; see",
+            )
+            for given in ("tomorrow", "yesterday", "2h")
+        ),
         (["pause", "ops", "--for", "2"], "'2' is not a duration; write 90s, 30m or 1h30m"),
         (["pause"], "heartbeatd: name an agent or a job, or use --all"),
         (["resume", "ops", "--all"], "heartbeatd: name an agent or a job, or use --all"),
