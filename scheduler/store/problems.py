@@ -316,7 +316,7 @@ def delete_old_problems(tx: Transaction, keep: timedelta) -> None:
     if recall(tx.db, MORE_THAN_KEPT, bool):  # else no agent has too many, and the statement takes 150 µs
         tx.db.execute(
             "delete from problem where id in (select id from"
-            " (select id, row_number() over (partition by name order by over_at desc) as place from problem"
+            " (select id, row_number() over (partition by kind, name order by over_at desc) as place from problem"
             " where part = ? and over_at is not null) as ended where place > ?)",
             (REPORTED, MAX_KEPT),
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from brief import brief
@@ -30,7 +31,7 @@ agents:
 """
 
 
-def answers(*texts: str) -> dict[str, object]:
+def answers(*texts: str) -> dict[str, Any]:
     """A script in which the agent gives these answers, one per run, and the last one from then on."""
     said: Iterator[str] = iter(texts)
     last = texts[-1]
@@ -71,16 +72,23 @@ def test_a_run_records_that_it_sent_a_reminder(make_world: MakeWorld) -> None:
 
 
 def test_an_agent_with_many_closed_problems_leaves_those_of_others_alone(make_world: MakeWorld) -> None:
+    """Also those of a job with its name."""
     calm = CONFIG.partition("agents:\n")[2].replace("ops", "calm")
-    scripts = answers(*("\n".join(f"[item{run}-{number}] broken" for number in range(50)) for run in range(12)), "HEARTBEAT_OK")
-    said = iter(["[disk] full", "[disk] resolved"])
+    job = "cron: {ops: {every: 15m, prompt: Read the mail., agent: calm, answer: structured, deliver: phone}}\n"
+    noise = answers(*("\n".join(f"[item{run}-{number}] broken" for number in range(50)) for run in range(12)), "HEARTBEAT_OK")[
+        "ops"
+    ]
+    of_calm, of_job = iter(["[disk] full", "[disk] resolved"]), iter(["[mail] full", "[mail] resolved"])
     world = make_world(
-        CONFIG.replace("deliver: phone", "deliver: phone, problems: {clear_after: 1}") + calm,
-        scripts={**scripts, "calm": lambda _: next(said, "HEARTBEAT_OK")},
+        CONFIG.replace("deliver: phone", "deliver: phone, problems: {clear_after: 1}") + calm + job,
+        scripts={
+            "ops": lambda call: next(of_job, "HEARTBEAT_OK") if "Read the mail." in call.stdin else noise(call),
+            "calm": lambda _: next(of_calm, "HEARTBEAT_OK"),
+        },
     )
     world.run(hours=4)
     over = [each for each in problems.all_problems(world.store.connection) if each.over_at and each.is_reported]
-    assert Counter(each.subject.name for each in over) == {"ops": problems.MAX_KEPT, "calm": 1}
+    assert Counter(each.subject.label for each in over) == {"agent/ops": problems.MAX_KEPT, "agent/calm": 1, "cron/ops": 1}
 
 
 def test_a_problem_ends_while_other_agents_have_more_open_ones_than_a_tick_reads_at_once(make_world: MakeWorld) -> None:
