@@ -219,13 +219,15 @@ def test_due_runs_wait_while_the_system_lacks_resources(make_world: MakeWorld) -
 
 
 def test_a_run_interrupted_by_a_crash_runs_again_at_once_and_keeps_its_retries(make_world: MakeWorld) -> None:
-    world = make_world(agent(retries="0"))
-    world.scripts["ops"] = lambda call: Delayed("HEARTBEAT_OK", timedelta(minutes=1))
+    """The second try fails, so the third one is the only retry."""
+    world = make_world(agent(retries="1"))
+    answers = iter([Delayed("HEARTBEAT_OK", timedelta(minutes=1)), 1])
+    world.scripts["ops"] = lambda call: next(answers, "HEARTBEAT_OK")
     world.run(seconds=10)
     world.downtime(seconds=5)
     world.run(minutes=2)
     assert world.history() == ["03-02 08:00 interval ok heartbeat_ok"]
-    assert (len(world.calls), world.records()[0]["tries"]) == (2, 2)
+    assert (len(world.calls), world.records()[0]["tries"]) == (3, 3)
 
 
 def run_durations(world: World, name: str = "ops") -> list[float]:
