@@ -338,10 +338,12 @@ def test_a_failed_connection_opens_no_breaker(make_world: MakeWorld) -> None:
 
 
 def test_a_probe_with_a_temporary_failure_is_a_failed_run_and_not_a_skip(make_world: MakeWorld) -> None:
+    """It is not tried again, although it has retries: the next probe is that of another run."""
     with Server([NO_KEY, BUSY, OK]) as server:
         world = make_world(config(server.url), environ={"KEY": KEY})
         world.run(minutes=40)
-    assert world.history()[1].startswith("03-02 08:30 interval failed")
+    assert world.history()[1] == "03-02 08:30 interval failed overloaded"
+    assert len(server.requests) == 2
 
 
 def test_a_cancelled_probe_does_not_count_and_is_made_by_the_next_run(make_world: MakeWorld) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+import pytest
 from test_story_slots import OPS, agent, job
 from world import QUIET, Delayed, MakeWorld, utc
 
@@ -11,6 +12,7 @@ from heartbeatd.verbs import Wake
 from scheduler.engine.effects import VerbRequest
 from scheduler.insight.status_data import read_status
 from scheduler.model.outcome import Kind
+from scheduler.store import wakes
 
 
 def test_the_slots_of_a_pause_share_one_record_with_a_count(make_world: MakeWorld) -> None:
@@ -194,14 +196,21 @@ def test_the_wakes_of_a_removed_agent_end_even_if_its_run_fails_later(make_world
     assert states == ["ended"]
 
 
-def test_the_interrupted_run_of_a_removed_agent_is_closed(make_world: MakeWorld) -> None:
+@pytest.mark.parametrize("crashes", [True, False])
+def test_the_interrupted_run_of_a_removed_agent_is_closed_and_its_wake_rejected(make_world: MakeWorld, *, crashes: bool) -> None:
     other = "  other: {runner: {kind: command, argv: [a]}, heartbeat: {interval: 1d, deliver: log}}\n"
     world = make_world(OPS + other)
     world.scripts["ops"] = lambda call: Delayed(QUIET, timedelta(minutes=2))
+    world.wake("ops", "look")
     world.run(seconds=5)
     world.reload("agents:\n" + other)
-    world.end_runs()
-    world.stop()
-    world.boot()
+    if crashes:
+        world.downtime(seconds=5)
+    else:
+        world.end_runs()
+        world.stop()
+        world.boot()
     world.run(hours=5)
     assert [row["state"] for row in world.records("ops")] == ["closed"]
+    rejected = wakes.rejected_wakes_between(world.store.connection, utc("2026-01-01"), utc("2027-01-01"))
+    assert [(each.agent, each.why) for each in rejected] == [("ops", "removed")]
