@@ -260,7 +260,7 @@ def parse_time_ahead(text: str) -> datetime:
         raise ValueError(f"{text!r} is not a time; write 2026-11-20T03:00 or 2026-11-20T03:00:00Z") from None
 
 
-def _parse_moment(text: str, zone: tzinfo) -> datetime:
+def _parse_moment(text: str, zone: tzinfo | None) -> datetime:
     parsed = datetime.fromisoformat(text)
     return (parsed if parsed.tzinfo else parsed.replace(tzinfo=zone)).astimezone(UTC)
 
