@@ -65,8 +65,8 @@ def claim_deliveries(tick: Tick, under_way: Iterable[Delivery]) -> list[Delivery
     next_at = outbox.next_pending_at(tick.tx.db)
     if next_at is None or next_at > tick.now:
         return []
-    _hold_and_release(tick)
     busy = Counter(each.channel.name for each in under_way)
+    _hold_and_release(tick, _full_channels(busy))
     messages = outbox.claim_due_messages(tick.tx, MAX_SENDING, MAX_SENDING_PER_CHANNEL, busy)
     deliveries = [run_for_message(tick, each, partial(_prepare_delivery, tick, each)) for each in messages]
     return [each for each in deliveries if each is not None]
@@ -82,23 +82,33 @@ def _prepare_delivery(tick: Tick, message: OutboxMessage) -> Delivery | None:
     return Delivery(message, place, listener.buttons_of(tick.tx, message, channel) if listener else ())
 
 
-def _hold_and_release(tick: Tick) -> None:
+def _full_channels(busy: Counter[str]) -> list[str]:
+    return [channel for channel, count in busy.items() if count >= MAX_SENDING_PER_CHANNEL]
+
+
+def _hold_and_release(tick: Tick, full: Sequence[str]) -> None:
     """Hold the due messages whose recipient has closed hours, and release those whose hours have begun.
 
     Messages are decided on when they are due, so this holds for every message, however it was queued. Hours that have begun may
-    be over again: the machine may have been suspended, or the daemon down.
+    be over again: the machine may have been suspended, or the daemon down. While a channel is slow, thousands of messages may be
+    due, so in each tick only those are looked at that can be sent next.
     """
-    waiting, begun = outbox.due_for_hours(tick.tx.db, tick.now)
-    held: list[HeldMessage] = []
-    for message in (*waiting, *begun) if tick.plan.has_deliver_hours else ():
-        opens_at = _hours_begin_at(tick, message)
-        if opens_at is not None and opens_at > tick.now:
-            note = f"waits until {local_text(opens_at, tick.plan.settings.zone)}, when the hours of the recipient begin"
-            outbox.hold_message(tick.tx, message, Hold((), opens_at), note)
-            held.append(message)
-    released = [message for message in begun if message not in held]
+    released = [message for message in outbox.hours_begun(tick.tx.db, tick.now) if not _hold_if_closed(tick, message)]
     for target in dict.fromkeys(message.target for message in released):
         _release_after_hours(tick, target, [message for message in released if message.target == target])
+    if tick.plan.has_deliver_hours:
+        while sum(_hold_if_closed(tick, message) for message in outbox.next_untried(tick.tx.db, tick.now, full)):
+            pass  # others are next instead
+
+
+def _hold_if_closed(tick: Tick, message: HeldMessage) -> bool:
+    """Hold a message if the hours of its recipient are closed."""
+    opens_at = _hours_begin_at(tick, message) if tick.plan.has_deliver_hours else None
+    if opens_at is None or opens_at <= tick.now:
+        return False
+    note = f"waits until {local_text(opens_at, tick.plan.settings.zone)}, when the hours of the recipient begin"
+    outbox.hold_message(tick.tx, message, Hold((), opens_at), note)
+    return True
 
 
 def _hours_begin_at(tick: Tick, message: HeldMessage) -> datetime | None:
@@ -196,7 +206,7 @@ def next_delivery_time(tx: Transaction, under_way: Iterable[Delivery]) -> dateti
     busy = Counter(each.channel.name for each in under_way)
     if busy.total() >= MAX_SENDING:
         return None
-    return outbox.next_due_at(tx.db, [channel for channel, count in busy.items() if count >= MAX_SENDING_PER_CHANNEL])
+    return outbox.next_due_at(tx.db, _full_channels(busy))
 
 
 async def send_delivery(delivery: Delivery, start: StartProcess, http: HttpClient, now: datetime) -> DeliveryResult:

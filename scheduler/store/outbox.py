@@ -38,7 +38,8 @@ READY = (
     " and before.state in ('pending', 'sending', 'uncertain', 'held')))"
 )
 
-DUE_MESSAGES = f"select id, channel from outbox where {READY} and not_before <= ? and {ELSEWHERE} order by id limit 64"  # noqa: S608
+# The next messages, of all channels but those that have their share in progress.
+NEXT_DUE = f"from outbox where {READY} and not_before <= ? and {ELSEWHERE} order by id limit 64"
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,21 +214,31 @@ REPEATS = re.compile(r"again (\d+) ")  # the notice of a message that repeats an
 FOR_HOURS = "[]"  # in `awaits`: a message waits for the hours of its recipient, and for no agent
 SENT_BY_USER = "a user has sent it"
 
-DUE_FOR_HOURS = """
+BEGUN = """
 select * from outbox where state = 'pending' and not_before <= ? and attempts = 0 and merged_into is null
-  and (awaits is null or awaits = '[]') and hold_note is distinct from ? order by id
+  and awaits = '[]' and hold_note is distinct from ? order by id
 """
+# All parts of the next messages. A message of which a part was sent already is not among them.
+NEXT_UNTRIED = f"""
+select part.* from (select * {NEXT_DUE}) as first
+  join outbox as part on part.run_id = first.run_id and part.kind = first.kind and part.name = first.name
+   and part.channel = first.channel and part.whom = first.whom and part.notice is not distinct from first.notice
+  where first.part = 1 and first.attempts = 0 and first.awaits is null and first.hold_note is distinct from ?
+   and part.state = 'pending' order by part.id
+"""  # noqa: S608 (literals)
 
 
-def due_for_hours(db: sqlite3.Connection, now: datetime) -> tuple[list[HeldMessage], list[HeldMessage]]:
-    """The untried messages that are due, the oldest first: those that no hours have delayed, and those whose hours have begun.
+def hours_begun(db: sqlite3.Connection, now: datetime) -> list[HeldMessage]:
+    """The messages that hours have delayed, and whose hours have begun, the oldest first."""
+    if not is_any_held(db):
+        return []
+    return [_join_held(rows) for rows in _parts_of_messages(db.execute(BEGUN, (to_millis(now), SENT_BY_USER)))]
 
-    A message of which a part was sent already is in neither.
-    """
-    found = _parts_of_messages(db.execute(DUE_FOR_HOURS, (to_millis(now), SENT_BY_USER)))
-    whole = [rows for rows in found if rows[0]["part"] == 1]
-    waiting = [_join_held(rows) for rows in whole if rows[0]["awaits"] is None]
-    return waiting, [_join_held(rows) for rows in whole if rows[0]["awaits"] is not None]
+
+def next_untried(db: sqlite3.Connection, now: datetime, full: Sequence[str]) -> list[HeldMessage]:
+    """The untried messages among the next that are due, except those for the `full` channels. There may be thousands later."""
+    found = db.execute(NEXT_UNTRIED, (to_millis(now), json.dumps(full), SENT_BY_USER))
+    return [_join_held(rows) for rows in _parts_of_messages(found)]
 
 
 def is_any_held(db: sqlite3.Connection) -> bool:
@@ -313,7 +324,7 @@ def claim_due_messages(tx: Transaction, at_once: int, share: int, busy: Counter[
     """
     chosen = []
     full = json.dumps([channel for channel, count in busy.items() if count >= share])
-    for row in tx.db.execute(DUE_MESSAGES, (to_millis(tx.now), full)).fetchall():
+    for row in tx.db.execute(f"select id, channel {NEXT_DUE}", (to_millis(tx.now), full)).fetchall():
         if busy.total() < at_once and busy[row["channel"]] < share:
             busy[row["channel"]] += 1
             chosen.append(row["id"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from datetime import timedelta
 from random import Random
 
@@ -385,3 +386,43 @@ def report_provider(world: World, severity: Severity) -> None:
         problem = problems.save_problem(tx, after_finding(None, subject, found, tx.now))
         about = Origin(NO_RUN, *subject[:2], "manual", tx.now)
         notices.send_news(Tick(tx, world.engine.plan, tx.now, Random(7)), problem, [Target("phone")], about)
+
+
+@pytest.mark.sqlite_file("it counts the rows of this connection")
+@pytest.mark.parametrize("deliver", [NIGHT, "phone"])
+def test_a_tick_looks_only_at_the_messages_that_are_next(make_world: MakeWorld, deliver: str) -> None:
+    """A channel that is slow for long has thousands of messages that are due. They do not make each tick slower."""
+    world = make_world(config(deliver), start="2026-03-02 12:00")
+    world.send = lambda _: Delayed(DeliveryResult("delivered"), timedelta(seconds=1))
+    queue_texts(world, "web", 1_000)
+    read = 0
+
+    def count(cursor: sqlite3.Cursor, values: tuple[object, ...]) -> sqlite3.Row:
+        nonlocal read
+        read += 1
+        return sqlite3.Row(cursor, values)
+
+    world.store.connection.row_factory = count
+    world.run(seconds=5)
+    assert len(world.delivered) == 24
+    assert read < 2_000
+
+
+def test_a_message_behind_many_that_are_held_is_sent_at_once(make_world: MakeWorld) -> None:
+    world = make_world(config().replace(f"deliver: {NIGHT}", "deliver: mail", 1), start="2026-03-02 23:00")
+    queue_texts(world, "web", 200)
+    queue_texts(world, "ops", 1, "mail")
+    assert sent(world) == ["02 23:00 text 0 of ops"]
+    assert {each.state for each in list_messages(world.store.connection)} == {"pending"}
+
+
+def queue_texts(world: World, name: str, count: int, channel: str = "phone") -> None:
+    """Queue messages about runs of an agent, and tick until nothing more happens at this time."""
+
+    def queue(tick: Tick) -> None:
+        for number in range(count):
+            about = Origin(10_000 + number, "heartbeat", name, "interval", tick.now - timedelta(seconds=number))
+            queue_notice(tick.tx, tick.plan.settings.channels, about, "open p1", f"text {number} of {name}", (Target(channel),))
+
+    world.request(queue)
+    world.settle()
