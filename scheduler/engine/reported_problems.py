@@ -87,7 +87,8 @@ def plan_update(
     spec, (kind, name) = claim.entry.reporter, claim.entry.key
     lines = lines_of_precheck(result)
     has_findings = result.report is not None and bool(result.report.findings)
-    has_looked = result.outcome in ANSWERED or lines is not None or has_findings
+    has_precheck = lines is not None or (result.precheck is not None and result.precheck.looked_at_source)
+    has_looked = result.outcome in ANSWERED or has_precheck or has_findings
     if spec is None or not has_looked:
         return None
     known = {each.key: each for each in problems.problems_of(tx.db, problem.Subject.of_reports(name, kind))}

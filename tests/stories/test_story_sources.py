@@ -363,7 +363,7 @@ def test_a_second_mail_with_the_same_sender_and_subject_is_reported_like_the_fir
 
 
 @needs_dovecot
-@pytest.mark.parametrize("between", ["acknowledged", "closed", "over", "over at night", "over in a mute"])
+@pytest.mark.parametrize("between", ["acknowledged", "closed", "over", "over at night", "over in a mute", "muted"])
 def test_a_second_equal_mail_is_reported_whatever_became_of_the_first(make_world: MakeWorld, box: Mailbox, between: str) -> None:
     world = make_world(reader(box), environ=ENVIRON, scripts={"ops": report_each()})
     world.run(minutes=1)
@@ -388,6 +388,19 @@ def test_a_second_equal_mail_is_reported_whatever_became_of_the_first(make_world
     world.run(minutes=31)
     found = [each for each in arrived(world) if "today?" in each]
     assert len(found) == 2, found
+
+
+@needs_dovecot
+def test_what_is_still_true_is_sent_by_a_look_without_news(make_world: MakeWorld, box: Mailbox) -> None:
+    """A mail of a muted hour, and a day later its reminder, although no further mail comes."""
+    world = make_world(reader(box), environ=ENVIRON, scripts={"ops": report_each("warning")})
+    world.run(minutes=1)
+    world.request(VerbRequest(Mute(for_=timedelta(minutes=61)), (Kind.HEARTBEAT, "ops")))
+    box.deliver(*HI)
+    world.run_until("2026-03-03 12:00")
+    text = "Anna <anna@example.org>: today?"
+    assert arrived(world) == [f"09:30 [{label(text)}] {text}", f"09:30 [{label(text)}] reminder: {text}"]
+    assert len(world.calls) == 1
 
 
 @needs_dovecot
