@@ -1,4 +1,4 @@
-"""Lists the operations that change something. Their effects are in scheduler/engine/effects.py and scheduler/web/services.py."""
+"""Lists the operations that change something. Their effects are in scheduler/engine/effects.py and scheduler/web/perform.py."""
 
 from __future__ import annotations
 

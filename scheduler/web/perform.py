@@ -1,6 +1,7 @@
 """Performs the operations of the API for a caller: `authorize`, then the operation, then `cut`.
 
-The HTTP API, the page and the tools of MCP all call `perform` or `ask`. So none of them can forget the two checks.
+The HTTP API, the page and the tools of MCP all call `perform` or `ask`. So none of them can forget the two checks. The engine
+carries out most verbs. Those that need no tick have handlers, as questions have: `Reload` and `Ping` at the end of this file.
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ from typing import Any, cast
 from anyio import to_thread
 from starlette.concurrency import run_in_threadpool
 
-from heartbeatd.answers import PersonQuestion, ResponseBody, WakeAccepted
+from heartbeatd.answers import PersonQuestion, Reloaded, ResponseBody, TestedChannels, WakeAccepted
 from heartbeatd.operations import AnOperation, Answer, Concern, Endpoint, Operation
 from heartbeatd.questions import QUESTION_ENDPOINTS, GetQuestion
-from heartbeatd.verbs import VERB_ENDPOINTS, Ask, Verb
+from heartbeatd.verbs import VERB_ENDPOINTS, Ask, Ping, Reload, Verb
 from scheduler.config.file.diagnostics import ConfigError
+from scheduler.engine import ping_message
 from scheduler.engine.effects import EFFECTS, Sender, VerbRequest
 from scheduler.engine.tick_items import Request
 from scheduler.insight import wake_waits
@@ -179,3 +181,34 @@ async def call_engine(request: ApiRequest, engine_request: Request) -> Any:
             503, "no_answer", "the database cannot be written at the moment; the request will be processed as soon as it can be"
         )
     return answer.result()
+
+
+@handles(Reload)
+def reload_config(request: ApiRequest, verb: Reload) -> Reloaded:
+    """Apply the config file as it is now, or only compare it."""
+    found = request.app_state.reloader.reload(by=sender_of(request).by, dry=verb.dry_run)
+    changed: dict[str, list[str]] = {}
+    for each in found.diff.changes:
+        part, _, key = each.key.partition(".")
+        for name, inside in [(name, each.key) for name in each.entries] or [(part, key)]:
+            changed.setdefault(name, []).append(inside)
+    return Reloaded(
+        added=list(found.diff.added),
+        removed=list(found.diff.removed),
+        changed=changed,
+        unchanged=found.unchanged,
+        lines=found.lines,
+        warnings=list(found.warnings),
+        says=f"the config file is {'valid' if verb.dry_run else 'active'}",
+    )
+
+
+@handles(Ping)
+def ping_channels(request: ApiRequest, verb: Ping) -> TestedChannels:
+    """Send a test message to the named channel, or to all that need no target."""
+    try:
+        return ping_message.send_test_messages(request.app_state.settings(), verb.channel, request.app_state.clock())
+    except ping_message.UnknownChannel as error:
+        raise HttpError(404, "not_found", str(error)) from None
+    except ValueError as error:
+        raise bad_request(str(error)) from None

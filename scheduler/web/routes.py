@@ -17,7 +17,7 @@ from heartbeatd.verbs import NO_VERSION
 from scheduler import __version__
 from scheduler.system import extras
 from scheduler.system.extras import UnusableExtra
-from scheduler.web import alertmanager, checklists, config_editing, event_stream, health, openapi, queries, services
+from scheduler.web import alertmanager, checklists, config_editing, event_stream, health, openapi, queries
 from scheduler.web.api_request import MAX_BODY_BYTES, ApiRequest, HttpHandler, authorized_caller, parse_sent, read_json_object
 from scheduler.web.app_state import AppState
 from scheduler.web.http_errors import HANDLERS, HttpError, error_response, unauthorized_error, unknown_key
@@ -26,7 +26,7 @@ from scheduler.web.page.page_sessions import Sessions
 from scheduler.web.perform import ENDPOINTS, perform, sender_of
 
 MCP_PATH = "/mcp"
-HANDLER_MODULES = (checklists, config_editing, queries, services)  # imported because they register handlers of operations
+HANDLER_MODULES = (checklists, config_editing, queries)  # imported because they register handlers of operations
 REMOVED = {
     "/api/v1/conditions": "/api/v1/problems",
     **{f"/api/v1/conditions/{verb}": f"/api/v1/problems/NUMBER/{verb}" for verb in ("close", "ack", "unack")},
