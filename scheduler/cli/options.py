@@ -327,11 +327,11 @@ def suggest_entry(name: str, known: Collection[str]) -> str:
 def name_of_kind(wanted: str, text: str, advice: str) -> str:
     """The name of an agent (`agent`), or of a job (`cron`), without its prefix.
 
-    Raises InputError with `advice` if the prefix is that of the other kind.
+    Raises InputError if the name is empty, or with `advice` if the prefix is that of the other kind.
     """
-    word, slash, name = text.partition("/")
-    if not slash:
-        return text
+    word, _, name = text.partition("/") if "/" in text else (wanted, "", text)
+    if not name:
+        raise InputError(f"{text!r} is not {wanted}/NAME; `heartbeatd status` lists the names")
     if word != wanted:
         raise InputError(f"{text!r} is not {wanted}/NAME; {advice}")
     return name
