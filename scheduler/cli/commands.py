@@ -478,6 +478,10 @@ def _out_options(command: CommandFunction) -> CommandFunction:
 
 @command("shipped_files:write_service_files", of=files)
 @_out_options
+@click.option(
+    "--user", "for_user", is_flag=True, help="Write a unit that runs this config with `systemctl --user`, without root."
+)
+@options.config_option
 def systemd() -> None:
     """Write a hardened systemd unit, and a file that creates its user.
 

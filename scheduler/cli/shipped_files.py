@@ -84,9 +84,15 @@ def _title(path: str) -> str:
     return read_text(path).split("\n", 1)[0].removeprefix("# ")
 
 
-def write_service_files(folder: Path, force: bool) -> None:
-    """Write the systemd unit of this installation, and print the commands that install it."""
+def write_service_files(folder: Path, force: bool, for_user: bool, path: Path) -> None:
+    """Write the systemd unit of this installation, and print the commands that install it.
+
+    The unit `for_user` runs the config at `path` (InputError: there is none), and finds the programs that this shell finds.
+    """
     program = str(Path(sys.executable).parent / "heartbeatd")  # of this installation
+    if for_user:
+        _write_user_service(folder, force, program, path)
+        return
     _write(
         folder,
         {
@@ -112,6 +118,21 @@ def write_service_files(folder: Path, force: bool) -> None:
         "sudo systemctl daemon-reload",
         "sudo systemctl enable --now heartbeatd",
         "journalctl -u heartbeatd -f",
+    )
+
+
+def _write_user_service(folder: Path, force: bool, program: str, path: Path) -> None:
+    if not path.is_file():
+        raise InputError(f"there is no {path}; change to the folder of your config, or write -c FILE")
+    command = f"{_quote_for_systemd(program)} -c {_quote_for_systemd(str(path.absolute()))}"
+    programs = _escape_for_systemd(os.environ.get("PATH", os.defpath))
+    text = read_text("packaging/heartbeatd.user.service").replace(f"{PROGRAM} -c config.yaml", command)
+    _write(folder, {"heartbeatd.service": text.replace('"PATH=/usr/bin"', f'"PATH={programs}"')}, force=force)
+    _print_next(
+        "systemctl --user daemon-reload",
+        "systemctl --user enable --now heartbeatd",
+        "loginctl enable-linger",
+        "journalctl --user -u heartbeatd -f",
     )
 
 
@@ -195,8 +216,12 @@ def _has_text(path: Path, text: str) -> bool:
 
 def _quote_for_systemd(program: str) -> str:
     """A path as systemd reads it in ExecStart (systemd.service(5), command lines): in quotation marks if it has a blank."""
-    escaped = program.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
+    escaped = _escape_for_systemd(program).replace("$", "$$")
     return f'"{escaped}"' if " " in program else escaped
+
+
+def _escape_for_systemd(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
 
 
 def _replace(path: Path, text: str) -> None:

@@ -7,6 +7,7 @@ October 2021. No container is built or started here, because this needs a Docker
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import stat
@@ -126,6 +127,43 @@ def test_the_warning_about_home_folders_has_the_command_of_the_documentation() -
 def test_a_path_with_a_blank_is_quoted_for_systemd() -> None:
     assert shipped_files._quote_for_systemd("/srv/my apps/100%/run") == '"/srv/my apps/100%%/run"'
     assert shipped_files._quote_for_systemd("/usr/bin/run") == "/usr/bin/run"
+
+
+@required_programs.needs("systemd-analyze")
+def test_the_unit_of_a_user_starts_this_installation_with_the_config_of_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert write("systemd", tmp_path / "units", "--user") == 2
+    assert (
+        capsys.readouterr().err == "heartbeatd: there is no config.yaml; change to the folder of your config, or write -c FILE\n"
+    )
+    (tmp_path / "my 100%").mkdir()
+    (tmp_path / "my 100%/config.yaml").touch()
+    monkeypatch.setenv("PATH", '/home/anna/a "b" 5%/bin:/usr/bin')
+    assert write("systemd", tmp_path / "units", "--user", "-c", "my 100%/config.yaml") == 0
+    assert "systemctl --user enable --now heartbeatd" in capsys.readouterr().out
+    unit = tmp_path / "units/heartbeatd.service"
+    assert [path.name for path in unit.parent.iterdir()] == ["heartbeatd.service"]
+    text = unit.read_text().replace("%%", "%")
+    started = re.search(r"^ExecStart=(.*)$", text, re.MULTILINE)
+    assert started is not None
+    assert shlex.split(started[1]) == [f"{BESIDE_PYTHON}/heartbeatd", "-c", f"{tmp_path}/my 100%/config.yaml", "run"]
+    programs = re.search(r"^Environment=(.*)$", text, re.MULTILINE)
+    assert programs is not None
+    assert shlex.split(programs[1]) == ['PATH=/home/anna/a "b" 5%/bin:/usr/bin']
+    command = ["systemd-analyze", "verify", "--user", unit]
+    monkeypatch.undo()
+    verified = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+        env={**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)},
+    )
+    ours = [line for line in verified.stderr.splitlines() if "heartbeatd" in line]
+    assert (verified.returncode, ours) == (0, []), verified.stderr
 
 
 @required_programs.needs("systemd-analyze")
