@@ -251,7 +251,8 @@ STAND_INS = {
     "uv": '[ "$1 $2" = "tool install" ]',
     "pip": '[ "$1" = wheel ]',
     "docker": '[ "$1" = compose ]',
-    "systemctl": 'case "$1" in daemon-reload|enable|start|stop|restart) ;; *) exit 2 ;; esac',
+    "loginctl": 'test "$1" = enable-linger',
+    "systemctl": 'test "$1" != --user || shift; case "$1" in daemon-reload|enable|start|stop|restart) ;; *) exit 2 ;; esac',
     "systemd-sysusers": "",
     "claude": r"""
 [ "$*" = "-p --output-format json --max-budget-usd 0.2" ] && [ "$CLAUDE_CODE_OAUTH_TOKEN" = ... ] || exit 2
