@@ -67,6 +67,14 @@ def test_the_heartbeats_model_overrides_the_agents_and_an_answer_by_another_mode
     assert [(event.requested, event.used) for event in mismatches] == [("claude-sonnet-5", "claude-haiku-5-5")]
 
 
+def test_a_model_with_the_date_of_its_version_is_no_other_model(make_world: MakeWorld) -> None:
+    with model(reply(message(text("HEARTBEAT_OK"), model="claude-haiku-5-5-20261001"))) as server:
+        world = make_world(config(server.url, model="claude-haiku-5-5"), environ={"KEY": KEY})
+        world.run(minutes=1)
+    assert world.history() == ["03-02 08:00 interval ok heartbeat_ok"]
+    assert world.events_of(ModelMismatched) == []
+
+
 @pytest.mark.parametrize("light", ["true", "false"])
 def test_light_context_leaves_out_the_context_files_and_the_record_lists_the_parts(make_world: MakeWorld, light: str) -> None:
     with model(text_answer("HEARTBEAT_OK")) as server:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from imported import check, example_files, has_target, import_example, import_text, leaf_keys
 from loops import loop_over
 
@@ -242,9 +243,12 @@ def test_hermes_jobs_with_and_without_an_agent() -> None:
     assert jobs["Watch"]["every"] == "2h"
 
 
-def test_a_hermes_script_outside_its_folder_is_left_out() -> None:
-    text = '{"jobs": [{"name": "a", "script": "../../bin/x; rm", "no_agent": true, "schedule": {"minutes": 5}}, {"name": "b", "prompt": "x", "schedule": {"minutes": 5}}]}'
-    imported = import_text("hermes", jobs__json=text)
+@pytest.mark.parametrize("script", ["../../bin/x; rm", "../x.sh", "lib/../../x.sh", "/bin/x"])
+def test_a_hermes_script_outside_its_folder_is_left_out(script: str) -> None:
+    own = {"name": "a", "script": script, "no_agent": True, "schedule": {"minutes": 5}}
+    imported = import_text(
+        "hermes", jobs__json=json.dumps({"jobs": [own, {"name": "b", "prompt": "x", "schedule": {"minutes": 5}}]})
+    )
     assert set(imported.data["cron"]) == {"b"}
     assert "is no path of a script" in imported.status("jobs[0].script")
 
@@ -257,6 +261,11 @@ def store(schedule: str, **keys: object) -> str:
 DAILY = '{"kind": "cron", "expr": "0 7 * * *"}'
 TWO_TOPICS = "TELEGRAM_BOT_TOKEN=1:a\nTELEGRAM_HOME_CHANNEL=4711\nTELEGRAM_CRON_THREAD_ID=7\nTELEGRAM_HOME_CHANNEL_THREAD_ID=8\n"
 OWN_MODEL = '{{"agents": {{"defaults": {{"model": "a/b", "provider": "{0}"}}}}, "providers": {{"{0}": {{"apiKey": "k", "apiBase": "https://example.org/v1"}}}}, "gateway": {{"heartbeat": {{"intervalS": 900}}}}}}'
+# In `context_from`, the ID of one job comes before the same name of another one.
+OF_TWO_NAMES = [
+    {"prompt": "Go.", "schedule": "0 7 * * *", "deliver": "local", **keys}
+    for keys in ({"name": "first", "id": "1"}, {"name": "second", "id": "FIRST"}, {"name": "third", "context_from": ["first"]})
+]
 EVERY_15_MINUTES = '{"kind": "every", "everyMs": 900000, "anchorMs": 1795258200000}'  # 10:50
 
 
@@ -275,6 +284,13 @@ EVERY_15_MINUTES = '{"kind": "every", "everyMs": 900000, "anchorMs": 17952582000
         ("nanobot", {"config__json": OWN_MODEL.format("openai")}, "agents.main.heartbeat.decide.model", "b"),
         ("goclaw", {"config__json": '{"channels": {"telegram": {"token": "1:a"}}}', "heartbeats__json": '[{"agentKey": "a", "enabled": true, "intervalSec": 900, "chatId": "4711"}]'}, "agents.a.heartbeat.deliver", "telegram-4711"),
         ("picoclaw", {"jobs__json": store(DAILY, payload={"message": "Go.", "command": "df", "deliver": True})}, "cron.a.command", "df"),
+        ("openclaw", {"openclaw__json": '{channels: {telegram: {botToken: "1:a"}}, agents: {defaults: {heartbeat: {every: "1h", target: "telegram:4711"}}}}'}, "agents.main.heartbeat.deliver", "telegram-4711"),
+        ("openclaw", {"jobs__json": store(DAILY, tz="Asia/Tokyo", payload={"message": "Go."}, delivery={"mode": "none"})}, "cron.a.timezone", "Asia/Tokyo"),
+        ("hermes", {"jobs__json": store('"every 2h"', prompt="Go.", deliver="local")}, "cron.a.every", "2h"),
+        ("hermes", {"jobs__json": store('"@every 45"', prompt="Go.", deliver="local")}, "cron.a.every", "45m"),
+        ("hermes", {"jobs__json": store('{"minutes": 60}', prompt="Go.", deliver="local", repeat={"times": 1})}, "cron.a.enabled", False),
+        ("hermes", {"jobs__json": json.dumps({"jobs": OF_TWO_NAMES})}, "cron.third.previous", "second"),
+        ("openclaw", {"openclaw__json": '{agents: {list: [{id: "log", heartbeat: {every: "1h", target: "none"}}]}}'}, "agents.log-2.heartbeat.interval", "1h"),
         ("claw0", {"__env": "HEARTBEAT_INTERVAL=300\n"}, "agents.main.heartbeat.interval", "5m"),
         ("claw0", {"__env": "HEARTBEAT_INTERVAL=300\n"}, "agents.main.heartbeat.enabled", None),
         ("claw0", {"__env": "HEARTBEAT_INTERVAL=299\n"}, "agents.main.heartbeat.enabled", False),
