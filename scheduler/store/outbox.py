@@ -40,6 +40,7 @@ READY = (
 
 # The next messages, of all channels but those that have their share in progress.
 NEXT_DUE = f"from outbox where {READY} and not_before <= ? and {ELSEWHERE} order by id limit 64"
+DUE_MESSAGES = f"select id, channel {NEXT_DUE}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,7 +325,7 @@ def claim_due_messages(tx: Transaction, at_once: int, share: int, busy: Counter[
     """
     chosen = []
     full = json.dumps([channel for channel, count in busy.items() if count >= share])
-    for row in tx.db.execute(f"select id, channel {NEXT_DUE}", (to_millis(tx.now), full)).fetchall():
+    for row in tx.db.execute(DUE_MESSAGES, (to_millis(tx.now), full)).fetchall():
         if busy.total() < at_once and busy[row["channel"]] < share:
             busy[row["channel"]] += 1
             chosen.append(row["id"])
