@@ -117,19 +117,9 @@ def _has_used(entry: Entry, account: str, start: runs.RunStart) -> bool:
     return entry.uses_account(account, None) and not (start.fallback_why or "").startswith(f"account {account}: ")
 
 
-def adopt_budgets(tx: Transaction, settings: Settings) -> None:
-    """Write the active budgets into the rows of today, for readers without a config. All other rows are ended."""
-    for budget_day in spend.days_near_today(tx.db, tx.now):
-        budget = _budget_in_force(settings, budget_day.scope)
-        if budget is not None and spend.open_budget_day(tx.db, budget_day.scope, budget, tx.now)[0] == budget_day.day:
-            spend.record_budget(tx, budget_day, budget)
-        else:
-            spend.end_budget_day(tx, budget_day)
-
-
 def record_budgets(tx: Transaction, settings: Settings) -> None:
     """Record the budgets of the config, for readers without a config."""
-    spend.record_budgets_in_force(tx, _budgets_in_force(settings))
+    spend.record_budgets_in_force(tx, [*_budgets_in_force(settings)])
 
 
 def _budgets_in_force(settings: Settings) -> Iterator[tuple[Scope, Budget, list[Scope]]]:
@@ -144,13 +134,6 @@ def _budgets_in_force(settings: Settings) -> Iterator[tuple[Scope, Budget, list[
 
 def _scope_of(entry: Entry) -> Scope:
     return (entry.kind.value, entry.name)
-
-
-def _budget_in_force(settings: Settings, scope: Scope) -> Budget | None:
-    if scope == ALL_ENTRIES:
-        return settings.limits.budget
-    found = settings.allowances.get((Kind(scope[0]), scope[1]))
-    return found.own if found else None
 
 
 def charge_of(prices: Mapping[str, Price], reserved: Reservation, result: AttemptResult, day: date) -> Amount:

@@ -30,7 +30,6 @@ def adopt_plan(tick: Tick, plan: Plan, event: ConfigEvent | None = None) -> None
     before = tick.plan
     tick.adopt_plan(plan)
     sync_entries(tick, before.entries)
-    budget_reservations.adopt_budgets(tick.tx, plan.settings)
     budget_reservations.record_budgets(tick.tx, plan.settings)
     boots.record_config(tick.tx)
     observed_problems.note_daemon(tick, observed_problems.CONFIG, None)

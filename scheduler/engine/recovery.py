@@ -66,8 +66,6 @@ def recover(tick: Tick, boot: boots.Boot, left: LeftRuns, *, at_once: bool, chan
         config_history.record_config_in_force(tx, plan.stored_config)
     if changed:
         config_history.record_config_event(tx, changed)
-    if last is not None and last.config_hash != plan.settings.hash:
-        budget_reservations.adopt_budgets(tx, plan.settings)
     budget_reservations.record_budgets(tx, plan.settings)
     clock_adjustment.follow_clock_while_down(tx, seen)
     if last is not None and last.clean and seen and tick.now - seen <= LONGEST_RESTART:

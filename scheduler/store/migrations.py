@@ -598,3 +598,10 @@ def m044_prompts_on_servers_are_measured_in_tokens(db: Any) -> None:
 def m045_problems_of_events(db: Any) -> None:
     """A problem keeps which event at a source it is about."""
     db.conn.execute("alter table problem add column events text not null default '[]'")
+
+
+@migrations()
+def m046_budgets_are_recorded_once(db: Any) -> None:
+    """Each day repeated the limits of its budget, which the table of budgets has too."""
+    for column in ("usd_per_day", "tokens_per_day", "runs_per_day", "usd_per_month"):
+        db.conn.execute(f"alter table spend drop column {column}")

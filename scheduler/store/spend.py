@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from zoneinfo import ZoneInfo
@@ -76,15 +76,14 @@ class UnknownCosts:
 
 
 def reserve_amount(tx: Transaction, budget_days: Iterable[tuple[BudgetDay, Budget]], amount: Amount) -> None:
-    """Add a reservation to each day. The row keeps the present budget for readers that have no config."""
+    """Add a reservation to each day."""
     tx.db.executemany(
-        "insert into spend (day, kind, name, nanos, tokens, runs, ends_at, usd_per_day, tokens_per_day, runs_per_day,"
-        " usd_per_month) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) on conflict (day, kind, name) do update set"
+        "insert into spend (day, kind, name, nanos, tokens, runs, ends_at) values (?, ?, ?, ?, ?, ?, ?)"
+        " on conflict (day, kind, name) do update set"
         " nanos = spend.nanos + excluded.nanos, tokens = spend.tokens + excluded.tokens, runs = spend.runs + excluded.runs,"
-        " ends_at = max(spend.ends_at, excluded.ends_at), usd_per_day = excluded.usd_per_day,"
-        " tokens_per_day = excluded.tokens_per_day, runs_per_day = excluded.runs_per_day, usd_per_month = excluded.usd_per_month",
+        " ends_at = max(spend.ends_at, excluded.ends_at)",
         [
-            (*each.key, amount.nanos, amount.tokens, amount.runs, to_millis(budget.day_end(each.day)), *budget.limits)
+            (*each.key, amount.nanos, amount.tokens, amount.runs, to_millis(budget.day_end(each.day)))
             for each, budget in budget_days
         ],
     )
@@ -141,13 +140,25 @@ def largest_shares(tx: Transaction, day: date, key: str, limit: int) -> list[tup
     return sorted(used, key=lambda each: (-each[1].nanos, each[0]))[:limit]
 
 
-def record_budgets_in_force(tx: Transaction, budgets: Iterable[tuple[Scope, Budget, list[Scope]]]) -> None:
-    """Replace the record of the budgets of the config, each with the entries that it counts."""
+def record_budgets_in_force(tx: Transaction, budgets: Collection[tuple[Scope, Budget, list[Scope]]]) -> None:
+    """Replace the record of the budgets of the config, each with the entries that it counts.
+
+    A day that has begun lasts until it ends in the present zone of its budget, too.
+    """
     tx.db.execute("delete from budget")
     tx.db.executemany(
         "insert into budget (kind, name, zone, usd_per_day, tokens_per_day, runs_per_day, usd_per_month, counted)"
         " values (?, ?, ?, ?, ?, ?, ?, ?)",
         [(*scope, each.zone.key, *each.limits, json.dumps(counted)) for scope, each, counted in budgets],
+    )
+    today = spent_today(tx.db, tx.now, {scope: each for scope, each, _ in budgets})
+    tx.db.executemany(
+        "update spend set ends_at = max(ends_at, ?) where day = ? and kind = ? and name = ?",
+        [
+            (to_millis(each.budget.day_end(each.day)), each.day.isoformat(), *scope)
+            for scope, each in today.items()
+            if each.has_begun
+        ],
     )
 
 
@@ -179,28 +190,13 @@ def is_charged(tx: Transaction, run_id: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class SpentDay:
-    """A day of a budget, when it ends, what was spent so far, and the budget, as last recorded or as in the config."""
+    """The present day of a budget, when it ends, what was spent so far, and the budget. `has_begun`: a try was charged to it."""
 
     day: date
     ends_at: datetime
     spent: Spent
     budget: Budget
-
-
-def days_in_progress(db: sqlite3.Connection, now: datetime) -> dict[Scope, SpentDay]:
-    """The days that have begun and are not over, by scope."""
-    rows = db.execute(
-        "select * from spend where day >= ? and day <= ? and ends_at > ? order by day desc",
-        (_yesterday(now), _latest_today(now), to_millis(now)),
-    ).fetchall()
-    months = _Months(db, now) if any(row[MONTH_LIMIT] is not None for row in rows) else None
-    found = {}
-    for row in rows:
-        scope, day = (row["kind"], row["name"]), date.fromisoformat(row["day"])
-        spent = Spent(Amount(row["nanos"], row["tokens"], row["runs"]), months.of(day, scope) if months else NO_USAGE)
-        budget = Budget(ZoneInfo("UTC"), *(row[key] for key in LIMITS))
-        found[scope] = SpentDay(day, from_millis(row["ends_at"]), spent, budget)
-    return found
+    has_begun: bool
 
 
 class _Months:
@@ -220,25 +216,30 @@ class _Months:
 
 def spent_today(db: sqlite3.Connection, now: datetime, budgets: Mapping[Scope, Budget]) -> dict[Scope, SpentDay]:
     """The present day of each of these budgets, whether anything was spent on it or not. See `open_budget_day`."""
-    rows = db.execute("select day, kind, name, nanos, tokens, runs from spend where day >= ?", (_yesterday(now),))
-    spent = {(day, kind, name): Amount(*amount) for day, kind, name, *amount in rows}
-    begun, found = days_in_progress(db, now), {}
+    rows = db.execute("select * from spend where day >= ? order by day desc", (_yesterday(now),)).fetchall()
+    spent = {(row["day"], row["kind"], row["name"]): Amount(row["nanos"], row["tokens"], row["runs"]) for row in rows}
+    latest, instant = _latest_today(now), to_millis(now)
+    open_days = {
+        (row["kind"], row["name"]): (date.fromisoformat(row["day"]), from_millis(row["ends_at"]))
+        for row in rows
+        if row["day"] <= latest and row["ends_at"] > instant
+    }
     months = _Months(db, now) if any(budget.usd_per_month is not None for budget in budgets.values()) else None
+    found = {}
     for scope, budget in budgets.items():
-        day = begun[scope].day if scope in begun else budget.local_day(now)
-        ends_at = begun[scope].ends_at if scope in begun else budget.day_end(day)
-        today = Spent(spent.get((day.isoformat(), *scope), NO_USAGE), months.of(day, scope) if months else NO_USAGE)
-        found[scope] = SpentDay(day, ends_at, today, budget)
+        local_day = budget.local_day(now)
+        day, ends_at = open_days.get(scope) or (local_day, budget.day_end(local_day))
+        of_day = spent.get((day.isoformat(), *scope))
+        of_month = months.of(day, scope) if months and budget.usd_per_month is not None else NO_USAGE
+        found[scope] = SpentDay(day, ends_at, Spent(of_day or NO_USAGE, of_month), budget, has_begun=of_day is not None)
     return found
 
 
 def budgets_in_use(db: sqlite3.Connection, now: datetime) -> dict[Scope, SpentDay]:
-    """The days in progress, and today of each other budget that has been used in this month and limits it."""
-    found = days_in_progress(db, now)
-    monthly = {scope: each for scope, (each, _) in budgets_in_force(db).items() if each.usd_per_month is not None}
-    rest = {scope: each for scope, each in monthly.items() if scope not in found}
-    used = {scope: today for scope, today in spent_today(db, now, rest).items() if today.spent.month.runs} if rest else {}
-    return found | used
+    """Today of each budget of the config that has been used today or, if it limits that, in this month."""
+    budgets = {scope: budget for scope, (budget, _) in budgets_in_force(db).items()}
+    today = spent_today(db, now, budgets)
+    return {scope: each for scope, each in today.items() if each.has_begun or each.spent.month.runs}
 
 
 def open_budget_day(db: sqlite3.Connection, scope: Scope, budget: Budget, now: datetime) -> tuple[date, datetime, Spent]:
@@ -258,30 +259,6 @@ def open_budget_day(db: sqlite3.Connection, scope: Scope, budget: Budget, now: d
     if row and budget.usd_per_month is None:
         return day, ends_at, Spent(Amount(row["nanos"], row["tokens"], row["runs"]))
     return day, ends_at, _spent_so_far(db, BudgetDay(day, scope), budget)
-
-
-def days_near_today(db: sqlite3.Connection, now: datetime) -> list[BudgetDay]:
-    """The recorded days that may be today in some zone, and later days, which a clock that was set back will reach."""
-    rows = db.execute("select day, kind, name from spend where day >= ?", (_yesterday(now),)).fetchall()
-    return [BudgetDay(date.fromisoformat(row["day"]), (row["kind"], row["name"])) for row in rows]
-
-
-def record_budget(tx: Transaction, budget_day: BudgetDay, budget: Budget) -> None:
-    """Record the budget of a day, for readers that have no config."""
-    tx.db.execute(
-        "update spend set ends_at = max(ends_at, ?), usd_per_day = ?, tokens_per_day = ?, runs_per_day = ?, usd_per_month = ?"
-        " where day = ? and kind = ? and name = ?",
-        (to_millis(budget.day_end(budget_day.day)), *budget.limits, *budget_day.key),
-    )
-
-
-def end_budget_day(tx: Transaction, budget_day: BudgetDay) -> None:
-    """Remove the limits of a day that is not over, because it no longer has a budget. With a new budget, the same day goes on."""
-    query = (
-        "update spend set usd_per_day = null, tokens_per_day = null, runs_per_day = null, usd_per_month = null"
-        " where day = ? and kind = ? and name = ? and ends_at > ?"
-    )
-    tx.db.execute(query, (*budget_day.key, to_millis(tx.now)))
 
 
 def _yesterday(now: datetime) -> str:

@@ -14,7 +14,7 @@ from servers import completions
 from servers.messages import error_answer, text_answer
 from servers.scripted import Act, Server, hang_up, reply
 from test_story_explain import explained_entry
-from world import AgentCall, Delayed, MakeWorld, World, count_steps
+from world import AgentCall, Delayed, MakeWorld, World, count_steps, utc
 
 from heartbeat.runners import ProcessResult
 from scheduler.cli.main import main
@@ -105,6 +105,24 @@ def test_a_change_of_zone_opens_no_second_budget_day(make_world: MakeWorld, tmp_
         assert used_today(world, "runs_per_day") == 2, zones
         world.run(hours=16)
         assert outcomes(world).count("ok") > 2, (zones, world.history())
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_budget_day_lasts_until_its_end_in_a_new_zone(make_world: MakeWorld, restart: bool) -> None:
+    world = make_world(program_agent("{runs_per_day: 1}", timezone="UTC"), start="2026-03-02 09:00")
+    world.run(minutes=1)
+    in_the_west = program_agent("{runs_per_day: 1}", timezone="Pacific/Pago_Pago")
+    if restart:
+        world.kill()
+        world.write_config(in_the_west)
+        world.boot()
+    else:
+        world.reload(in_the_west)
+    status = read_status(world.store.connection, world.clock.now).as_data()
+    for shown in (status["budgets"][0], status["entries"][0]["budget"]):
+        assert (shown["day"], shown["ends_at"]) == ("2026-03-02", "2026-03-03T11:00:00Z")
+    world.run(hours=27)
+    assert [call.at for call in world.calls] == [utc("2026-03-02 09:00"), utc("2026-03-03 11:00")]
 
 
 def test_reported_usage_replaces_the_reservation(make_world: MakeWorld) -> None:
@@ -548,9 +566,7 @@ def test_the_budget_day_of_an_agent_is_found_without_reading_those_of_others(mak
     world.run(minutes=1)
     db, steps = world.store.connection, list[int]()
     scope, budget = ("heartbeat", "ops"), Budget(world.plan().settings.zone, None, None, 1)
-    copy = (
-        "insert into spend select day, kind, ?, nanos, tokens, runs, ends_at, null, null, 1, null from spend where name = 'ops'"
-    )
+    copy = "insert into spend select day, kind, ?, nanos, tokens, runs, ends_at from spend where name = 'ops'"
     for others in (range(1), range(1, 500)):
         with world.store.transaction():
             db.executemany(copy, [(f"a{number}",) for number in others])

@@ -271,7 +271,7 @@ def test_no_message_is_given_up_within_an_hour_of_a_clock_change(make_world: Mak
 def test_daily_costs_and_lane_holds_survive_a_clock_that_was_ahead(make_world: MakeWorld) -> None:
     world = make_world(OPS)
     with world.store.transaction() as db:
-        db.execute("insert into spend values ('2026-03-02', '', '', 5, 0, 0, 1, null, null, null, null)")
+        db.execute("insert into spend values ('2026-03-02', '', '', 5, 0, 0, 1)")
         db.execute("insert into hold values ('ops', 'a gateway', ?)", (1772440200000,))  # until 08:30
     world.run(minutes=5)
     set_clock_ahead_and_right(world)

@@ -51,7 +51,7 @@ def test_the_simulation_of_spending_notices_a_double_a_missing_and_a_too_large_c
     with closing(open_store(tmp_path / "state" / "h.db")) as store, store.transaction() as db:
         for name, amount in spent.items():
             row = ("heartbeat" if name else "", name, round(amount * 1e9))
-            db.execute("insert into spend values ('2026-03-02', ?, ?, ?, 0, 1, 0, null, null, null, null)", row)
+            db.execute("insert into spend values ('2026-03-02', ?, ?, ?, 0, 1, 0)", row)
         for slot, (nanos, cost) in enumerate(zip(charged, spending.costs, strict=True)):
             run = ("heartbeat", "plain", slot, "interval", "closed", "ok", 1, round(nanos * 1e9), cost)
             columns = "kind, name, slot, trigger, state, outcome, attempt, charged_nanos, cost_usd"

@@ -238,17 +238,17 @@ def test_two_installations_share_a_database_in_schemas_of_their_own(postgres: Po
 def test_rows_are_read_by_name_and_position_and_the_types_are_those_of_sqlite(store: Store) -> None:
     with store.transaction() as db:
         db.execute(ONE_BOOT)
-        db.execute("insert into spend values ('d', 'k', ?, 3, 4, 5, 6, 1.5, null, ?, null)", ("n\0x", True))
+        db.execute("insert into budget values ('k', ?, 'UTC', 1.5, null, ?, null, '[]')", ("n\0x", True))
     row = store.connection.execute(
-        "select day, name, nanos, usd_per_day, tokens_per_day, runs_per_day, nanos = 3 as is_three, sum(tokens) over () as tokens,"
-        " max(nanos, tokens) as larger, min(nanos, null) as nothing from spend"
+        "select kind, name, usd_per_day, tokens_per_day, runs_per_day, runs_per_day = 1 as is_one, sum(runs_per_day) over () as runs,"
+        " max(runs_per_day, 4) as larger, min(runs_per_day, null) as nothing from budget"
     ).fetchone()
     assert dict(row) == {
-        "day": "d", "name": "n\ufffdx", "nanos": 3, "usd_per_day": 1.5, "tokens_per_day": None, "runs_per_day": 1, "is_three": 1,
-        "tokens": 4, "larger": 4, "nothing": None,
+        "kind": "k", "name": "n\ufffdx", "usd_per_day": 1.5, "tokens_per_day": None, "runs_per_day": 1, "is_one": 1, "runs": 1,
+        "larger": 4, "nothing": None,
     }  # fmt: skip
-    assert [type(value) for value in row] == [str, str, int, float, type(None), int, int, int, int, type(None)]
-    assert (row[0], row["day"], [*row][:2]) == ("d", "d", ["d", "n\ufffdx"])
+    assert [type(value) for value in row] == [str, str, float, type(None), int, int, int, int, type(None)]
+    assert (row[0], row["kind"], [*row][:2]) == ("k", "k", ["k", "n\ufffdx"])
     with pytest.raises(IndexError):
         row["nowhere"]
 
