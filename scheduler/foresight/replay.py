@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -16,7 +16,7 @@ from pathlib import Path
 from heartbeat.runners import AgentRequest, Answer, ProcessResult
 from heartbeat.words import format_count
 from heartbeatd.answers import Downtime, EntryName, ResponseBody, Time
-from heartbeatd.verbs import RunJob, Wake
+from heartbeatd.verbs import Mute, RunJob, Unmute, Wake
 from scheduler.config.file.diagnostics import ConfigError
 from scheduler.config.settings.config_snapshot import load_stored
 from scheduler.engine.delivery import Delivery
@@ -323,7 +323,17 @@ def _course(past: Past, playback: Playback) -> list[tuple[datetime, Callable[[],
             verb = RunJob() if wake.kind is Kind.CRON else Wake(text=wake.text)
             request = VerbRequest(verb, key, Sender(wake.sender, source=wake.source, token=wake.token))
             found.append((wake.at, partial(playback.request, request)))
-    return found
+    return [*found, *_mutes(past, playback)]
+
+
+def _mutes(past: Past, playback: Playback) -> Iterator[tuple[datetime, Callable[[], None]]]:
+    """Mutes: from a run whose answer one has suppressed until the next run whose answer none has. Others leave no trace."""
+    muted: set[Key] = set()
+    for run in past.runs:
+        is_muted = run.suppression == Suppression.MUTED
+        if run.outcome in ANSWERED and is_muted != (run.key in muted) and run.key in playback.entries:
+            muted ^= {run.key}
+            yield run.slot - MILLISECOND, partial(playback.request, VerbRequest(Mute() if is_muted else Unmute(), run.key))
 
 
 def _was_started_when_first_seen(run: RecordedRun, row: EntryRow) -> bool:

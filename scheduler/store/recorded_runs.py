@@ -31,6 +31,7 @@ class RecordedRun:
     trigger: Trigger
     outcome: Outcome
     why: str | None
+    suppression: str | None
     started_at: datetime | None
     finished_at: datetime
     text: str | None

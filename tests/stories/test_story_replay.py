@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,11 @@ from test_story_run_once import world_after_run_once
 from world import MakeWorld, World, utc
 
 from heartbeat.runners import HttpReply
+from heartbeatd.verbs import Mute
 from scheduler.config.settings.load import load_config
+from scheduler.engine.effects import VerbRequest
 from scheduler.foresight.replay import Past, Replay, replay, verdict_text
+from scheduler.model.outcome import Kind
 
 
 def replayed(world: World, yaml: str, since: str, folder: Path, **more: Any) -> Replay:
@@ -116,6 +120,22 @@ def test_reminders_and_reported_failures_are_played_again_as_they_were(make_worl
     found = replayed(world, CONFIG, NIGHT, tmp_path)
     assert lines(found) == []
     assert found.after.as_data() == found.before.as_data()
+
+
+def test_mutes_of_answers_are_played_again_as_they_were(make_world: MakeWorld, tmp_path: Path) -> None:
+    """The disk is full from 20:00 on. The agent is muted until 20:30, and again when the mail is stuck at 22:00."""
+    world = make_world(CONFIG, start=NIGHT)
+    said = {20: "[disk] nearly full", 21: "[disk] nearly full", 22: "[disk] nearly full\n[mail] stuck", 23: "[disk] nearly full"}
+    world.scripts["ops"] = lambda call: said.get(call.at.hour, "HEARTBEAT_OK")
+    for hours in (19.5, 2):
+        world.run(hours=hours)
+        world.request(VerbRequest(Mute(for_=timedelta(hours=1)), (Kind.HEARTBEAT, "ops")))
+    world.run(hours=2)
+    assert [row["planned_at"][11:13] for row in world.records("ops") if row["why"] == "muted"] == ["20", "22"]
+    found = replayed(world, CONFIG, NIGHT, tmp_path)
+    assert lines(found) == []
+    assert found.after.as_data() == found.before.as_data()
+    assert found.before.messages == 2
 
 
 def test_a_failed_postcheck_is_played_again_as_it_was(make_world: MakeWorld, tmp_path: Path) -> None:
