@@ -41,6 +41,7 @@ READY = (
 # The next messages, of all channels but those that have their share in progress.
 NEXT_DUE = f"from outbox where {READY} and not_before <= ? and {ELSEWHERE} order by id limit 64"
 DUE_MESSAGES = f"select id, channel {NEXT_DUE}"
+NEXT_MESSAGES = f"select * {NEXT_DUE}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,14 +220,6 @@ BEGUN = """
 select * from outbox where state = 'pending' and not_before <= ? and attempts = 0 and merged_into is null
   and awaits = '[]' and hold_note is distinct from ? order by id
 """
-# All parts of the next messages. A message of which a part was sent already is not among them.
-NEXT_UNTRIED = f"""
-select part.* from (select * {NEXT_DUE}) as first
-  join outbox as part on part.run_id = first.run_id and part.kind = first.kind and part.name = first.name
-   and part.channel = first.channel and part.whom = first.whom and part.notice is not distinct from first.notice
-  where first.part = 1 and first.attempts = 0 and first.awaits is null and first.hold_note is distinct from ?
-   and part.state = 'pending' order by part.id
-"""  # noqa: S608 (literals)
 
 
 def hours_begun(db: sqlite3.Connection, now: datetime) -> list[HeldMessage]:
@@ -238,8 +231,16 @@ def hours_begun(db: sqlite3.Connection, now: datetime) -> list[HeldMessage]:
 
 def next_untried(db: sqlite3.Connection, now: datetime, full: Sequence[str]) -> list[HeldMessage]:
     """The untried messages among the next that are due, except those for the `full` channels. There may be thousands later."""
-    found = db.execute(NEXT_UNTRIED, (to_millis(now), json.dumps(full), SENT_BY_USER))
-    return [_join_held(rows) for rows in _parts_of_messages(found)]
+    due = db.execute(NEXT_MESSAGES, (to_millis(now), json.dumps(full))).fetchall()
+    untried = (row for row in due if row["part"] == 1 and not row["attempts"] and row["awaits"] is None)
+    return [_join_held(_all_parts(db, row)) for row in untried if row["hold_note"] != SENT_BY_USER]
+
+
+def _all_parts(db: sqlite3.Connection, first: sqlite3.Row) -> list[sqlite3.Row]:
+    if first["parts"] == 1:
+        return [first]
+    rows = db.execute("select * from outbox where run_id = ? and state = 'pending' order by id", (first["run_id"],))
+    return next(parts for parts in _parts_of_messages(rows) if parts[0]["id"] == first["id"])
 
 
 def is_any_held(db: sqlite3.Connection) -> bool:
