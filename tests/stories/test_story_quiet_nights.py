@@ -388,6 +388,17 @@ def report_provider(world: World, severity: Severity) -> None:
         notices.send_news(Tick(tx, world.engine.plan, tx.now, Random(7)), problem, [Target("phone")], about)
 
 
+def test_all_parts_of_a_long_message_wait_and_come_together_with_the_others(make_world: MakeWorld) -> None:
+    world = make_world(config(), start="2026-03-02 22:30")
+    long = "\n".join(f"line {number} of the log" for number in range(300))
+    at_night(world, h23=long, h01="The night is calm.")
+    world.run_until("2026-03-03 07:01")
+    texts = [text for _, _, text in world.delivered]
+    assert len(texts) == 2
+    assert texts[0].startswith("2 messages since 23:30:\n\n23:30 ops: line 0 of the log")
+    assert "line 299 of the log" in texts[1] and texts[1].endswith("01:30 ops: The night is calm.")
+
+
 @pytest.mark.sqlite_file("it counts the rows of this connection")
 @pytest.mark.parametrize("deliver", [NIGHT, "phone"])
 def test_a_tick_looks_only_at_the_messages_that_are_next(make_world: MakeWorld, deliver: str) -> None:
