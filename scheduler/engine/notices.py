@@ -172,14 +172,15 @@ def replaced_text(claim: Claim, circuit: Circuit) -> str:
     )
 
 
-def undelivered_details(message: OutboxMessage, *, is_lost: bool) -> Iterator[str]:
+def undelivered_details(message: OutboxMessage, *, is_lost: bool, is_declared: bool) -> Iterator[str]:
     """Which message a channel did not take. Its text is left out, because it was meant for other recipients."""
     sender = "the daemon" if message.kind == DAEMON else f"{Kind(message.kind).noun} {message.name}"
     happened = "was given up" if is_lost else "has waited for an hour. It is tried again for a day"
     yield f"A message from {sender} {happened}."
     if message.run_id != NO_RUN:
         yield f"Its text: heartbeatd show {message.run_id}"
-    yield f"All of them: heartbeatd outbox. Nothing more is sent until {message.channel} takes a message, except reminders."
+    more = f" Nothing more is sent until {message.channel} takes a message, except reminders." if is_declared else ""
+    yield f"All of them: heartbeatd outbox.{more}"
 
 
 def _shorten(text: str) -> str:

@@ -227,7 +227,8 @@ def _record_refusal(tick: Tick, message: OutboxMessage, error: str, given_up: Se
     recipient = notices.substitute_target(tick, entry.problems_deliver if entry else (), refusing=message.channel)
     if recipient in now.notices and now.notices[recipient].message_id in given_up:
         return  # its channel refuses messages too, which is recorded next: the next refusal is notified elsewhere
-    details = tuple(notices.undelivered_details(message, is_lost=is_lost))
+    is_declared = message.channel in tick.plan.settings.channels
+    details = tuple(notices.undelivered_details(message, is_lost=is_lost, is_declared=is_declared))
     notices.send_news(tick, now, (recipient,), message.origin, details)
 
 

@@ -655,6 +655,7 @@ def test_a_message_to_a_removed_channel_is_reported_on_another_channel(make_worl
     world.reload(HOOKS.replace("  hook:", "  hook2:") + agent(deliver="other"))
     world.run(minutes=10)
     assert "A message from agent ops was given up." in notice_texts(world)
+    assert not any("until hook takes a message" in text for text in notice_texts(world))  # it takes none any more
     assert read_status(world.store.connection, world.clock.now).problems == []  # nothing can end it any more
 
 
