@@ -139,6 +139,8 @@ def test_a_problem_that_came_with_the_wake_of_a_job_is_over_like_others_once_the
     world = make_world(at_once, start=NIGHT, scripts={"nightly-backup": in_turn(FAILED, ""), "ops": answers})
     world.run_until("2026-03-02 03:50")
     assert world.problem("disk:/var").is_open
+    world.run_until("2026-03-02 06:10")
+    assert world.problem("disk:/var").is_open, "the job works since 06:00"
     world.run_until("2026-03-02 08:00")
     assert not world.problem("disk:/var").is_open
 
@@ -347,6 +349,9 @@ def test_the_report_of_one_agent_replaces_the_notification_only_on_its_own_chann
     world.send = lambda outgoing: (
         channels.append((outgoing.channel.name, brief(outgoing.message.text).splitlines()[0])) or deliver(outgoing)
     )
+    world.run_until("2026-03-02 03:30")
+    until = {each["channel"]: each["held_back"]["until"][11:16] for each in held_back(world)}
+    assert until["phone"] < "10:00" < until["room"], "ops begins at 08:00, and web at 10:00"
     world.run_until("2026-03-02 12:00")
     assert channels == [("phone", REPORT), ("room", FAILURE)]
 
@@ -414,9 +419,10 @@ def test_of_two_failed_jobs_the_one_that_the_agent_leaves_out_is_notified(make_w
 
 
 def test_an_answer_without_keys_is_a_report_too(make_world: MakeWorld) -> None:
-    world = make_world(
-        config(), start=NIGHT, scripts={"nightly-backup": in_turn(FAILED), "ops": by_wake("Die Sicherung schlug fehl.")}
-    )
+    """Also beside the wake of a job that works."""
+    mirror = '  mirror: {schedule: "0 3 * * *", command: mirror, wake_heartbeat: ops}\n'
+    scripts = {"nightly-backup": in_turn(FAILED), "mirror": in_turn(""), "ops": by_wake("Die Sicherung schlug fehl.")}
+    world = make_world(config(more=mirror), start=NIGHT, scripts=scripts)
     world.run_until("2026-03-02 12:00")
     assert sent(world) == ["03-02 08:00 Die Sicherung schlug fehl."]
 
