@@ -82,6 +82,23 @@ def test_a_fall_of_the_severity_and_a_second_rise_are_no_news(make_world: MakeWo
     assert sent(world) == ["[disk] CRITICAL: 97 %"]
 
 
+def test_a_rise_is_sent_again_after_an_end(make_world: MakeWorld) -> None:
+    """What a recipient knew of before the end does not count."""
+    world = make_world(config(), scripts=answers("[disk!] 97 %", "[disk] resolved", "[disk] 92 %", "[disk!] 98 %"))
+    world.run(minutes=50)
+    assert [line.split(":")[0] for line in sent(world)] == [
+        "[disk] CRITICAL", "[disk] over after 15m", "[disk] 92 %", "[disk] CRITICAL, was warning",
+    ]  # fmt: skip
+
+
+def test_a_problem_that_the_last_answer_does_not_mention_gets_no_reminder(make_world: MakeWorld) -> None:
+    """It would be due at 09:00."""
+    keys = {"problems": "{remind: 1h, clear_after: 3}", "interval": "30m"}
+    world = make_world(config(**keys), scripts=answers("[disk] 92 %", "[disk] 93 %", "HEARTBEAT_OK"))
+    world.run(hours=2, minutes=10)
+    assert [line.split(":")[0] for line in sent(world)] == ["[disk] 92 %", "[disk] over after 2h, no longer mentioned"]
+
+
 def test_a_problem_that_two_answers_do_not_mention_is_over(make_world: MakeWorld) -> None:
     world = make_world(config(), scripts=answers("[disk] 92 %", "HEARTBEAT_OK", "[disk] 92 %", "HEARTBEAT_OK"))
     world.run(hours=2)

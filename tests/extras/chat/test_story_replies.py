@@ -318,6 +318,7 @@ NOW = utc("2026-03-27 15:00")  # a Friday, 16:00 in Riga is 17:00; the clocks go
         ("9", None),
         ("thur 9", "2026-04-02 06:00"),
         ("monitor", None),
+        ("we", None),
         ("thumbsup", None),
         ("satisfied!", None),
         ("tomorrow we will mend it", None),
