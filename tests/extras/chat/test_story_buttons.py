@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -22,10 +23,12 @@ from world import MakeWorld, World, send_by_transport
 from heartbeatd.secret import Secret
 from scheduler.extras.chat import telegram_buttons
 from scheduler.extras.chat.button_poller import BotCall, ButtonPoller, call_bot
-from scheduler.extras.chat.telegram_buttons import Presses
+from scheduler.extras.chat.buttons import is_from_its_chat
+from scheduler.extras.chat.telegram_buttons import Press, Presses
 from scheduler.insight.status_data import read_status
 from scheduler.model.events import ButtonPressed, PauseChanged
 from scheduler.net.http_client import MAX_BODY_START
+from scheduler.store import outbox
 from scheduler.telemetry.event_log import EventLog
 
 CONFIG = """\
@@ -98,6 +101,13 @@ def test_an_alert_names_agent_and_host_and_has_three_buttons(chat: Chat) -> None
     assert chat.phone.texts == ["[ops@web1] CRITICAL disk: 97 % (since 2026-03-02 08:00 UTC)   p1"]
     assert list(chat.phone.buttons()) == ["Acknowledge", "Mute 2h", "Run again"]
     assert max(len(data) for data in chat.phone.buttons().values()) <= 64
+
+
+def test_of_a_long_message_the_last_part_has_buttons_and_none_for_problems_if_it_is_about_none(chat: Chat) -> None:
+    chat.world.scripts["backup"] = lambda _: "copied " * 1000
+    chat.world.run(minutes=40)
+    parts = [place for place, text in enumerate(chat.phone.texts) if "copied" in text]
+    assert [list(chat.phone.buttons(place)) for place in parts] == [[], ["Mute 2h", "Run again"]]
 
 
 def test_a_button_mutes_for_two_hours(chat: Chat) -> None:
@@ -200,6 +210,20 @@ def test_a_button_expires_after_a_day(chat: Chat) -> None:
 def test_a_press_in_another_chat_has_no_effect(chat: Chat) -> None:
     assert chat.press("Mute 2h", chat="-1002") == "This button is not valid in this chat."
     assert (chat.results, muted(chat.world)) == (["wrong_chat"], None)
+
+
+@pytest.mark.parametrize(("place", "is_own"), [("-1001", True), ("-1002", False)])
+def test_the_chat_of_a_message_may_be_its_target(chat: Chat, place: str, *, is_own: bool) -> None:
+    channel = replace(chat.world.engine.plan.settings.channels["phone"], url=Secret("tgram://1:a/{target}"), needs_target=True)
+    message = replace(outbox.get_message(chat.world.store.connection, 1), recipient="-1001")
+    assert is_from_its_chat(Press(place, "", "anna", frozenset(), "1", "x"), channel, message) is is_own
+
+
+@pytest.mark.parametrize(("name", "is_own"), [("team", True), ("Team", True), ("teams", False), ("", False)])
+def test_the_chat_of_a_channel_may_be_known_by_its_name(chat: Chat, name: str, *, is_own: bool) -> None:
+    channel = replace(chat.world.engine.plan.settings.channels["phone"], url=Secret("tgram://1:a/@Team"))
+    message = outbox.get_message(chat.world.store.connection, 1)
+    assert is_from_its_chat(Press("-1009", name, "anna", frozenset(), "1", "x"), channel, message) is is_own
 
 
 def forgeries(genuine: str) -> list[str]:

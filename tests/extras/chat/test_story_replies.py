@@ -55,6 +55,7 @@ def say(chat: Chat, text: str, message: int = 0, **more: object) -> str:
 def test_a_day_of_replies(chat: Chat) -> None:
     """Anna asks the agent, puts a message off until the evening, and closes the problem then. The model runs once for her."""
     world = chat.world
+    assert chat.phone.buttons(0) == {}, "the channel has people, and no buttons"
     assert say(chat, "Which files are so large?").startswith("wake 1 for agent/ops is queued")
     world.run(minutes=5)
     woken = world.calls[-1].stdin
@@ -66,6 +67,8 @@ def test_a_day_of_replies(chat: Chat) -> None:
     begun, sent = len(world.calls), len(chat.phone.messages)
     world.run_until("2026-03-02 18:01")
     assert chat.phone.texts[sent:] == ["warning  ops disk: 92 % (since 2026-03-02 08:00 UTC)   p1"]
+    say(chat, "19:00", -1)
+    world.run_until("2026-03-02 19:01")
     say(chat, "Done!", -1)
     assert world.problem("disk").over_at == world.clock.now
     assert len(world.calls) == begun
@@ -190,6 +193,15 @@ def test_a_reply_to_the_message_of_a_job_wakes_the_agent_that_belongs_to_it(chat
     assert [each.error for each in list_messages(chat.world.store.connection)] == [
         "waits until 2026-03-02 11:01:03, as anna has asked"
     ]
+
+
+def test_a_reply_to_the_message_of_a_prompt_wakes_the_agent_that_answered_it(chat: Chat) -> None:
+    world = chat.world
+    world.reload(world.yaml + '  mail: {schedule: "30 9 * * *", prompt: Look., agent: ops, deliver: phone}\n')
+    world.scripts["mail"] = lambda _: "two letters wait"
+    world.run_until("2026-03-02 09:40")
+    assert chat.phone.texts[-1] == "two letters wait"
+    assert "for agent/ops is queued" in say(chat, "From whom?", -1)
 
 
 def test_a_reply_wakes_the_agent_of_a_job_whose_own_wakes_wait_for_its_next_run(chat: Chat) -> None:
