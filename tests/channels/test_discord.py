@@ -50,6 +50,7 @@ def test_the_local_server_notices_a_mention() -> None:
     [
         ("[your bank](https://evil.example) (fine)", "[your bank]\\(https://evil.example) (fine)"),
         ("[x](tg://user?id=1)", "[x]\\(tg://user?id=1)"),
+        ("[a](https://a.example) [b](https://b.example)", "[a]\\(https://a.example) [b]\\(https://b.example)"),
         ("[1] (2) a[0](b)", "[1] (2) a[0]\\(b)"),
         ("x" * 1998 + "](", "x" * 1998 + "]\N{FULLWIDTH LEFT PARENTHESIS}"),
     ],

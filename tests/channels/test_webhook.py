@@ -80,7 +80,7 @@ def entry(address: str, port: int) -> tuple[Any, ...]:
 @pytest.mark.parametrize("message", [MESSAGE, QUEUED])
 def test_a_message_is_posted_as_json_with_its_key(start: Start, message: Message) -> None:
     server = start(OK)
-    assert send_message(send, at(server, "/hook?to=ops"), message) == DeliveryResult("delivered")
+    assert send_message(send, at(server, "/hook?to=ops"), message, host="web1") == DeliveryResult("delivered")
     request = server.requests[0]
     assert (request.method, request.path) == ("POST", "/hook?to=ops")
     assert request.headers["host"] == f"127.0.0.1:{server.port}"
@@ -98,7 +98,7 @@ def test_a_message_is_posted_as_json_with_its_key(start: Start, message: Message
         "text": 'Disk "full" – 東京\n',
         "title": "ops: alert",
         "agent": "ops",
-        "host": "",
+        "host": "web1",
     }
 
 
