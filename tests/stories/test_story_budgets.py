@@ -362,6 +362,21 @@ def test_each_attempt_is_reserved_and_a_run_keeps_its_last_result_if_the_budget_
     assert world.records()[0]["charged"]["usd"] == 0.06
 
 
+def test_an_answer_that_was_cut_counts_as_it_is_if_the_active_hours_are_over(make_world: MakeWorld) -> None:
+    cut = Delayed(json.dumps({"result": "The disk is full", "truncated": True}), timedelta(minutes=2))
+    hours = program_agent("{runs_per_day: 9}", retries="2", active_hours='"08:00-08:01"')
+    world = make_world(hours, scripts={"ops": lambda _: cut})
+    world.run(minutes=5)
+    assert [(row["result"], row["why"], row["tries"]) for row in world.records()] == [("alert", None, 1)]
+
+
+def test_an_answer_that_was_cut_counts_as_it_is_if_the_budget_allows_no_further_try(make_world: MakeWorld) -> None:
+    cut = json.dumps({"result": "The disk is full", "truncated": True, "total_cost_usd": 0.02})
+    world = make_world(program_agent("{usd_per_day: 0.05, usd_per_try: 0.04}", retries="2"), scripts={"ops": lambda _: cut})
+    world.run(minutes=1)
+    assert [(row["result"], row["error"], row["tries"]) for row in world.records()] == [("alert", None, 1)]
+
+
 def test_a_retry_does_not_exceed_the_shared_budget(make_world: MakeWorld) -> None:
     yaml = "limits: {budget: {runs_per_day: 9, usd_per_day: 0.07}}\n" + program_agent(
         "{usd_per_try: 0.03}", retries="2", interval="2h"
