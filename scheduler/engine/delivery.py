@@ -303,5 +303,5 @@ class ButtonListener(Protocol):
 
 def button_listener(channels: Mapping[str, Channel]) -> ButtonListener | None:
     """The extra for buttons and answers; None if none of these channels has any. Raises UnusableExtra."""
-    has_buttons = any(channel.buttons or channel.people for channel in channels.values())
+    has_buttons = any(channel.can_be_answered for channel in channels.values())
     return cast("ButtonListener", extras.load("listeners", "buttons")) if has_buttons else None

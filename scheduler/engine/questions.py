@@ -50,11 +50,12 @@ def ask_person(tick: Tick, run_id: int, verb: verbs.Ask, asked_by: str) -> Perso
     )
     until = local_text(asked.until, tick.plan.settings.zone)
     command = f"heartbeatd answer {asked.id} {asked.options[0]}"
-    message = (
-        f"{text}\n\nAnswer {join_with_or(tuple(asked.options))} until {until}, here or with `{command}`. No answer means no."
-    )
-    targets = tuple(Target(name) for name in ask.to)
-    outbox.queue_notice(tick.tx, tick.plan.settings.channels, origin, f"{questions.NOTICE}{asked.id}", message, targets)
+    channels = tick.plan.settings.channels
+    for name in ask.to:
+        where = "here or with" if channels[name].can_be_answered else "with"
+        choice = f"Answer {join_with_or(tuple(asked.options))} until {until}, {where} `{command}`."
+        message = f"{text}\n\n{choice} No answer means no."
+        outbox.queue_notice(tick.tx, channels, origin, f"{questions.NOTICE}{asked.id}", message, (Target(name),))
     tick.waiting[run_id] = True
     tick.tx.report(QuestionMoved(asked.id, run_id, Kind(asked.kind), asked.name, "asked", asked_by))
     return asked

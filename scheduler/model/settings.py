@@ -133,6 +133,11 @@ class Channel:
         return self.limit if self.limit is None or not prefix else self.limit - utf16_length(prefix) - 1
 
     @property
+    def can_be_answered(self) -> bool:
+        """Whether people can press buttons below its messages, or reply to them."""
+        return self.buttons or bool(self.people)
+
+    @property
     def is_usable(self) -> bool:
         """Whether messages can be sent to it without a further target."""
         return not self.needs_target and (self.kind == LOG_CHANNEL or bool(self.argv) or self.url is not None)

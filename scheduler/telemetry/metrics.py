@@ -340,7 +340,7 @@ def _first_series(
             yield "heartbeatd_deliveries_total", (name, result)
         for result in TIMELINESS:
             yield "heartbeatd_messages_on_time_total", (name, result)
-        for result in PRESS_RESULTS if channel.buttons or channel.people else ():
+        for result in PRESS_RESULTS if channel.can_be_answered else ():
             yield "heartbeatd_button_presses_total", (name, result)
 
 

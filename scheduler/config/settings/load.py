@@ -172,7 +172,7 @@ def _check_ask(settings: Settings, context: ConfigContext) -> None:
             channel = settings.channels.get(name)
             if channel is None or not registry.kind_of(channel).has_buttons:
                 continue
-            if not (channel.buttons or channel.people):
+            if not channel.can_be_answered:
                 node.add_error(f"{name} takes no answers; write buttons: true at channels.{name}", "ask", "to", index)
             if ask and not (ask.people or channel.people):
                 node.add_error(f'nobody may answer in {name}; write people: ["@NAME"]', "ask", missing="people")

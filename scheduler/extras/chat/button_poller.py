@@ -89,7 +89,7 @@ class ButtonPoller:
     def _adopt_channels(self, channels: Mapping[str, Channel]) -> None:
         """Poll the bots of these channels from now on. The offset of a bot that stays is kept."""
         self._channels = channels
-        used = [each for each in channels.values() if each.buttons or each.people]
+        used = [each for each in channels.values() if each.can_be_answered]
         bots = {bot: each.name for each in used if (bot := telegram_buttons.bot_of(each))}
         self._bots = {bot: self._bots.get(bot) or _BotState(name) for bot, name in bots.items()}
         for bot, state in self._bots.items():

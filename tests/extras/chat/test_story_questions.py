@@ -109,6 +109,16 @@ def refusal_for(world: World, run: int) -> str:
     return str(refused.value)
 
 
+def test_only_a_channel_with_buttons_is_a_place_to_answer(chat: Chat) -> None:
+    """The agent asks on the phone and in the log."""
+    chat.world.wake("ops")
+    chat.world.run(seconds=1)
+    ask(chat.world, name="ops")
+    asked = sorted(text.partition("until 2026-03-02 ")[2][8:] for _, name, text in chat.world.delivered if name == "ops")
+    command = "with `heartbeatd answer 1 yes`. No answer means no."
+    assert asked == [f", here or {command}", f", {command}"]
+
+
 def test_a_day_of_questions(chat: Chat) -> None:
     """The job asks at 08:00, and Anna answers after 20 minutes. Its 10 minutes end 20 minutes later than they would have."""
     world, phone, page = chat.world, chat.phone, Page(chat.world)
