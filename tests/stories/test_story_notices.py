@@ -533,16 +533,19 @@ def test_an_info_that_was_not_delivered_is_sent_when_it_comes_back(make_world: M
     assert [text.partition(":")[0] for _, text in sent if " ops load" in text] == ["info     ops load"]
 
 
-def test_an_info_that_comes_back_within_a_day_is_not_sent_again_and_counts_as_a_duplicate(make_world: MakeWorld) -> None:
+@pytest.mark.parametrize(("last", "messages", "why"), [(17, 1, "duplicate"), (18, 2, None)])
+def test_an_info_that_comes_back_within_a_day_is_sent_again_only_with_other_figures(
+    make_world: MakeWorld, last: int, messages: int, why: str | None
+) -> None:
     world = make_world(
         HOOKS + agent(deliver="hook", interval="30m", precheck="{command: ./check.sh, unchanged: skip}"),
         scripts={"ops": lambda _: "[load] info"},
     )
-    printed = ["info: load is high", "NO_WORK", "NO_WORK", "info: load is high"]
+    printed = ["info: load is 17", "NO_WORK", "NO_WORK", f"info: load is {last}"]
     world.prechecks["ops"] = lambda _: printed.pop(0)
     world.run_until("2026-03-02 09:45")
-    assert [text.partition(":")[0] for _, _, text in world.delivered] == ["info     ops load"]
-    assert [row["why"] for row in world.records("ops")] == [None, "precheck", "precheck", "duplicate"]
+    assert [text.partition(":")[0] for _, _, text in world.delivered] == ["info     ops load"] * messages
+    assert [row["why"] for row in world.records("ops")] == [None, "precheck", "precheck", why]
 
 
 def test_a_dead_channel_is_reported_once_over_a_restart(make_world: MakeWorld) -> None:

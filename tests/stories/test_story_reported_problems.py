@@ -91,6 +91,16 @@ def test_a_rise_is_sent_again_after_an_end(make_world: MakeWorld) -> None:
     ]  # fmt: skip
 
 
+def test_only_answers_to_wakes_of_the_same_sender_end_what_came_with_a_wake(make_world: MakeWorld) -> None:
+    found = iter(["[queue] 40 wait"])
+    world = make_world(config(interval="1d"), scripts={"ops": lambda _: next(found, "HEARTBEAT_OK")})
+    for sender, is_open in (("shop", True), ("bank", True), ("bank", True), ("bank", True), ("shop", True), ("shop", False)):
+        world.wake("ops", "look at the queue", sender=sender)
+        world.run(minutes=30)
+        assert world.problem("queue").is_open is is_open, sender
+    assert len(world.calls) == 6
+
+
 def test_a_problem_that_the_last_answer_does_not_mention_gets_no_reminder(make_world: MakeWorld) -> None:
     """It would be due at 09:00."""
     keys = {"problems": "{remind: 1h, clear_after: 3}", "interval": "30m"}
