@@ -91,6 +91,12 @@ def test_a_rise_is_sent_again_after_an_end(make_world: MakeWorld) -> None:
     ]  # fmt: skip
 
 
+def test_a_finding_without_a_text_leaves_the_text_of_its_problem(make_world: MakeWorld) -> None:
+    world = make_world(config(), scripts=answers("[disk] 92 %", "[disk]", "HEARTBEAT_OK"))
+    world.run(hours=1)
+    assert [text.splitlines()[-1] for _, _, text in world.delivered][1:] == ["It was: 92 %"]
+
+
 def test_only_answers_to_wakes_of_the_same_sender_end_what_came_with_a_wake(make_world: MakeWorld) -> None:
     found = iter(["[queue] 40 wait"])
     world = make_world(config(interval="1d"), scripts={"ops": lambda _: next(found, "HEARTBEAT_OK")})
