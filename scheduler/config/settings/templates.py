@@ -122,9 +122,7 @@ def _check_command(template: Template, target: str, *, found: str, none: str) ->
     return template.command.format(target=shlex.quote(target), host=shlex.quote(host), found=found, none=none)
 
 
-ECHO_ADVICE = (
-    "This program gets the prompt on stdin and prints the answer. Put your agent here, e.g. [claude, -p, --output-format, json]."
-)
+ECHO_ADVICE = "This program gets the prompt on stdin and prints the answer. Write your agent here, e.g. runner: claude-code."
 STARTER_CONFIG = f"""\
 # The config of heartbeatd. `heartbeatd check` reports errors in it. `heartbeatd docs reference` describes every key.
 timezone: UTC                          # for active hours and schedules, e.g. Europe/Berlin
@@ -138,7 +136,7 @@ timezone: UTC                          # for active hours and schedules, e.g. Eu
 agents:
   assistant:                           # its checklist is agents/assistant/HEARTBEAT.md
     # {ECHO_ADVICE}
-    # To call a model directly, write {{kind: anthropic}} and uncomment the line of providers.
+    # To call a model, write model: claude-haiku-5-5 in place of runner, and uncomment the line of providers.
     runner: {{kind: command, argv: [echo, HEARTBEAT_OK]}}
     heartbeat:
       interval: 30m
