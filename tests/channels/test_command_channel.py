@@ -23,7 +23,7 @@ TEXT = 'The disk is "full"; $(touch broken) `touch broken` \U0001f525\n-rf /'
 
 
 def message(text: str = TEXT) -> Message:
-    return Message("k1", "heartbeat", "ops", "interval", datetime(2026, 3, 2, 8, tzinfo=UTC), 1, 1, text, "ops")
+    return Message("k1", "cron", "ops", "interval", datetime(2026, 3, 2, 8, tzinfo=UTC), 1, 1, text, "ops")
 
 
 def send_to(argv: tuple[str, ...], folder: Path, text: str = TEXT, seconds: float = 30.0) -> DeliveryResult:
@@ -60,7 +60,7 @@ def test_the_program_gets_path_home_lang_and_five_variables_of_the_message(
         *({"PATH", "HOME", "LANG"} & set(os.environ)),
     }
     assert set(seen) - {"PWD", "SHLVL", "_", "OLDPWD"} == names
-    assert [seen[f"HEARTBEATD_{name}"] for name in ("KEY", "KIND", "NAME")] == ["k1", "heartbeat", "ops"]
+    assert [seen[f"HEARTBEATD_{name}"] for name in ("KEY", "KIND", "NAME")] == ["k1", "cron", "ops"]
 
 
 @pytest.mark.parametrize(
