@@ -254,7 +254,8 @@ def _refused_tools(report: Event) -> str:
     denials = report.get("permission_denials")
     found = [each.get("tool_name") for each in denials if isinstance(each, Mapping)] if isinstance(denials, list) else []
     names = dict.fromkeys(name for each in found[:MAX_TOOL_CALLS] if (name := model_name(each)))
-    return f"was not allowed to use {', '.join(names)}; write the tools that it needs into allow" if names else ""
+    remedy = "write the tools that it needs into allow, or behind --allowedTools"
+    return f"was not allowed to use {', '.join(names)}; {remedy}" if names else ""
 
 
 def find_tool_calls(events: Sequence[Event]) -> Iterator[ToolCall]:

@@ -478,12 +478,10 @@ def _out_options(command: CommandFunction) -> CommandFunction:
 
 @command("shipped_files:write_service_files", of=files)
 @_out_options
-@click.option(
-    "--user", "for_user", is_flag=True, help="Write a unit that runs this config with `systemctl --user`, without root."
-)
+@click.option("--user", "for_user", is_flag=True, help="Write a unit for `systemctl --user` that runs this config, without root.")
 @options.config_option
 def systemd() -> None:
-    """Write a hardened systemd unit, and a file that creates its user.
+    """Write a hardened systemd unit, and a file that creates its user. With --user, write a unit that needs neither.
 
     The unit starts this installation of heartbeatd. The commands to install it are printed.
     """

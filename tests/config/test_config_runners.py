@@ -476,6 +476,7 @@ FAULTS = [
     ('{kind: anthropic}\n', '{kind: claude-code, argv: [claude]}\n', 'config.yaml:9:33: agents.ops.runner.argv: unknown key here; argv is for kind: command'),
     ('{kind: anthropic}\n', '{kind: claude-code, allow: [--verbose]}\n', "config.yaml:9:41: agents.ops.runner.allow[0]: '--verbose' is not a rule of Claude Code; write Read, or Bash(df:*)"),
     ('{kind: anthropic}\n', 'claude-code\n    model: --verbose\n', "config.yaml:10:12: agents.ops.model: '--verbose' would be an option of Claude Code; write the name of a model"),
+    ('{kind: anthropic}\n    heartbeat:\n', 'claude-code\n    heartbeat:\n      model: -x\n', "config.yaml:11:14: agents.ops.heartbeat.model: '-x' would be an option of Claude Code; write the name of a model"),
     ('{kind: anthropic}\n', 'claude-code\n    fallbacks: [-x]\n', "config.yaml:10:17: agents.ops.fallbacks[0]: '-x' would be an option of Claude Code; write the name of a model"),
     ('{kind: anthropic}\n', '{kind: claude}\n', "config.yaml:9:20: agents.ops.runner.kind: 'claude' is not allowed here; did you mean claude-code?"),
     ('{kind: anthropic}\n', '{kind: 5}\n', "config.yaml:9:20: agents.ops.runner.kind: '5' is not allowed here; write anthropic, openai, claude-code, command, http or python"),

@@ -87,7 +87,7 @@ def test_at_its_limit_of_cost_the_error_says_which_key_to_raise(exit_code: int) 
 
 def test_the_log_names_each_tool_that_was_refused_once() -> None:
     denials = [{"tool_name": "Bash", "tool_input": {"command": "df"}}, {"tool_name": "Bash"}, {"tool_name": "WebFetch"}, 5, {}]
-    remedy = "write the tools that it needs into allow"
+    remedy = "write the tools that it needs into allow, or behind --allowedTools"
     said = answer(printed(result="I could not look.", permission_denials=denials))
     assert (said.text, said.log) == ("I could not look.", f"was not allowed to use Bash, WebFetch; {remedy}")
     both = answer(printed(result="x", log="looked", permission_denials=denials[:1]))

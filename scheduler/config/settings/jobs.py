@@ -174,7 +174,7 @@ def build_called_agent(job: models.Job, node: ConfigNode, heartbeats: Mapping[st
     agent = node.context.config.agents[beat.name]
     place = node.context.entry("agents", beat.name, used=is_enabled(agent))
     runner = runners.build_job_runner(agent, beat.runner, place)
-    model = require_model(job.model or agent.model, runner, node)
+    model = require_model(job.model or agent.model, runner, node, "model" if job.model else "agent")
     given, place = (agent.fallbacks, replace(place, used=job.enabled)) if job.fallbacks is None else (job.fallbacks, node)
     fallbacks = runners.build_fallbacks(given, (runner, model), agent, place)
     has_findings = job.answer == "structured"

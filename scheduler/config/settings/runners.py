@@ -90,7 +90,7 @@ class Runners:
             runner = _limited_runner(provider, agent, tools) if provider else None
         if runner is None:
             return None
-        model = require_model(part.model, runner, at)
+        model = require_model(part.model, runner, at, "model")
         return Fallback("/".join(filter(None, (part.runner or part.provider, model))), runner, model, effort)
 
     def _build_named_runner(self, name: str, agent: models.Agent, at: ConfigNode) -> Runner | None:
@@ -155,9 +155,9 @@ class Runners:
 
     def choose_model(self, agent: models.Agent, runner: Runner, node: ConfigNode) -> str | None:
         """The model of its heartbeat runs; None leaves the choice to the agent."""
-        model = require_model(agent.heartbeat.model or agent.model, runner, node)
+        inside = ("heartbeat", "model") if agent.heartbeat.model else ("model",)
+        model = require_model(agent.heartbeat.model or agent.model, runner, node, *inside)
         if isinstance(runner, ModelRunner) and model:
-            inside = ("heartbeat", "model") if agent.heartbeat.model else ("model",)
             self.prices.check_price(model, runner.provider, node, *inside)
         return model
 
@@ -217,10 +217,13 @@ def find_usd_limit(budget: models.Budget | None, runner: Runner, fallbacks: Sequ
     return budget.usd_per_try if budget and is_used else None
 
 
-def require_model(named: str | None, runner: Runner, node: ConfigNode) -> str | None:
-    """The named model, or the default one of the provider; without one, an error. None leaves the choice to the agent."""
+def require_model(named: str | None, runner: Runner, node: ConfigNode, *inside: str) -> str | None:
+    """The named model, or the default one of the provider; without one, an error. None leaves the choice to the agent.
+
+    `inside` are the steps to the key that names it.
+    """
     if named is not None and named.startswith("-") and calls_claude(runner):
-        node.add_error(f"{named!r} would be an option of Claude Code; write the name of a model", "model")
+        node.add_error(f"{named!r} would be an option of Claude Code; write the name of a model", *inside)
     if named is not None or not isinstance(runner, ModelRunner):
         return named
     if runner.provider.kind == "anthropic":
