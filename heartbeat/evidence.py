@@ -442,10 +442,14 @@ def _is_same(group: _Group, subject: Subject, finding: Finding) -> bool:
 def _is_repeated(finding: Finding, known: OpenProblem, line: Line) -> bool:
     """Whether a finding with the key of a problem is about the event of that problem, and not about the one of this line.
 
-    Agents repeat what is open, and use its key for other events, too. So the words decide that only one of the two lines has.
+    Agents repeat what is open, and use its key for other events, too. So the words decide that only one of the two lines has. A
+    problem of an earlier version has no event: it is repeated by its own words.
     """
     words = finding_words(finding)
-    return any(len(words & words_of(event.line)) > len(words & line.words) for event in known.events)
+    if not known.events:
+        return words <= words_of(f"{known.label}\n{known.text}")
+    lines = [words_of(event.line) for event in known.events]
+    return any(words & own - line.words and not words & line.words - own for own in lines)
 
 
 def read_lines(output: str, events: Sequence[str] = ()) -> tuple[Line, ...]:

@@ -73,6 +73,8 @@ BOTH = look(f"{VAR}\n{HOME}\n{NGINX}", problem("disk:/var", VAR), problem("web",
         (news(CALL, known=(of_event("anna", "e0", TODAY),)), "anna", "Anna has written", CALL),
         (news(CALL, known=(problem("anna"),)), "anna", "Anna wants a call", CALL),
         (news(CALL, known=(of_event("anna", "e0", TODAY),)), "anna", "no answer yet", CALL),  # its key has a word of the line
+        (news(CALL, known=(of_event("anna", "e0", "Anna: please answer today"),)), "anna", "Please answer her call today", CALL),
+        (news(CALL, known=(problem("anna", text="Anna asks: today?"),)), "anna", "Anna asks: today?", "anna"),  # of an earlier version
         (news("Bank: your card", known=(of_event("anna", "e0", TODAY),)), "anna", "no answer yet", "anna"),
         (news("alarm 5", "alarm 7", known=(of_event("alarm", "e1", "alarm 5"),)), "alarm", "an alarm", "alarm 7"),
         (look(None, problem("disk:/var", text="/var is 90 % full")), "storage-1", "/var is 95 % full", "disk:/var"),
