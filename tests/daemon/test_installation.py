@@ -182,4 +182,4 @@ def test_pipx_and_uv_install_the_program(installer: str, wheel: Path, tmp_path: 
     path = required_programs.need(name)
     need_index(run(path, *words, wheel, folder=tmp_path, timeout=INSTALL_TIMEOUT, **tools))
     shown = run(tmp_path / "bin/heartbeatd", "docs", "money", folder=tmp_path)
-    assert shown.stdout.startswith("# Budgets and cost\n"), shown.stderr
+    assert shown.stdout.startswith("# Cost\n"), shown.stderr
