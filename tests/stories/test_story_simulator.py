@@ -26,15 +26,24 @@ def test_a_seed_always_has_the_same_steps_and_the_same_config() -> None:
 def test_a_seed_has_the_same_trace_whichever_database_it_uses(tmp_path: Path, database_of: DatabaseOf) -> None:
     """Also in PostgreSQL, with `make test-postgresql`: what starts, is requested, sent and answered, and all records.
 
-    PostgreSQL leaves out the number of a run whose record a crash has rolled back, so the runs are counted anew.
+    PostgreSQL leaves out the number of a run or a wake whose record a crash has rolled back. So these numbers, and the keys of
+    messages, which follow from them, are counted anew.
     """
     trace = play(tmp_path, 3, 60)
     assert _counted_anew(play(tmp_path, 3, 60, database_of(tmp_path))) == _counted_anew(trace)
 
 
 RUN = re.compile(r"( start \w+ \w+ |heartbeatd show )(\d+)")
+WAKE = re.compile(r"(\('wake', '\w+', '\w+', |\bwake )(\d+)")
+KEY = re.compile(r"( send \w+ )([0-9a-f]{64})")
 
 
 def _counted_anew(trace: list[str]) -> list[str]:
-    numbers = sorted({int(found[2]) for line in trace for found in RUN.finditer(line)})
-    return [RUN.sub(lambda found: f"{found[1]}{numbers.index(int(found[2]))}", line) for line in trace]
+    for what in (RUN, WAKE, KEY):
+        trace = _count_by_appearance(trace, what)
+    return trace
+
+
+def _count_by_appearance(trace: list[str], what: re.Pattern[str]) -> list[str]:
+    seen: dict[str, int] = {}
+    return [what.sub(lambda found: f"{found[1]}{seen.setdefault(found[2], len(seen))}", line) for line in trace]
