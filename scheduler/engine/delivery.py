@@ -66,7 +66,7 @@ def claim_deliveries(tick: Tick, under_way: Iterable[Delivery]) -> list[Delivery
     if next_at is None or next_at > tick.now:
         return []
     busy = Counter(each.channel.name for each in under_way)
-    _hold_and_release(tick, _full_channels(busy))
+    _hold_and_release(tick, outbox.full_channels(busy, MAX_SENDING_PER_CHANNEL))
     messages = outbox.claim_due_messages(tick.tx, MAX_SENDING, MAX_SENDING_PER_CHANNEL, busy)
     deliveries = [run_for_message(tick, each, partial(_prepare_delivery, tick, each)) for each in messages]
     return [each for each in deliveries if each is not None]
@@ -80,10 +80,6 @@ def _prepare_delivery(tick: Tick, message: OutboxMessage) -> Delivery | None:
     place = registry.channel_for_recipient(channel, message.recipient)
     listener = button_listener({channel.name: channel})
     return Delivery(message, place, listener.buttons_of(tick.tx, message, channel) if listener else ())
-
-
-def _full_channels(busy: Counter[str]) -> list[str]:
-    return [channel for channel, count in busy.items() if count >= MAX_SENDING_PER_CHANNEL]
 
 
 def _hold_and_release(tick: Tick, full: Sequence[str]) -> None:
@@ -206,7 +202,7 @@ def next_delivery_time(tx: Transaction, under_way: Iterable[Delivery]) -> dateti
     busy = Counter(each.channel.name for each in under_way)
     if busy.total() >= MAX_SENDING:
         return None
-    return outbox.next_due_at(tx.db, _full_channels(busy))
+    return outbox.next_due_at(tx.db, outbox.full_channels(busy, MAX_SENDING_PER_CHANNEL))
 
 
 async def send_delivery(delivery: Delivery, start: StartProcess, http: HttpClient, now: datetime) -> DeliveryResult:

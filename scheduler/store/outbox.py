@@ -319,14 +319,19 @@ def message_key(about: Origin, part: int, notice: str | None = None) -> str:
     return hashlib.sha256((said if notice is None else f"{said}\n{notice}").encode()).hexdigest()
 
 
+def full_channels(busy: Counter[str], share: int) -> list[str]:
+    """The channels that have their share in progress."""
+    return [channel for channel, count in busy.items() if count >= share]
+
+
 def claim_due_messages(tx: Transaction, at_once: int, share: int, busy: Counter[str]) -> list[OutboxMessage]:
     """Mark due messages as being sent, the oldest first, before anything leaves the machine.
 
     Together with those in progress (`busy`, by channel) there are at most `at_once` in all and `share` per channel.
     """
     chosen = []
-    full = json.dumps([channel for channel, count in busy.items() if count >= share])
-    for row in tx.db.execute(DUE_MESSAGES, (to_millis(tx.now), full)).fetchall():
+    full = full_channels(busy, share)
+    for row in tx.db.execute(DUE_MESSAGES, (to_millis(tx.now), json.dumps(full))).fetchall():
         if busy.total() < at_once and busy[row["channel"]] < share:
             busy[row["channel"]] += 1
             chosen.append(row["id"])
