@@ -427,6 +427,17 @@ def test_a_message_behind_many_that_are_held_is_sent_at_once(make_world: MakeWor
     assert {each.state for each in list_messages(world.store.connection)} == {"pending"}
 
 
+@pytest.mark.parametrize("deliver", [NIGHT, "phone"])
+def test_a_message_behind_many_of_a_slow_channel_is_sent_at_once(make_world: MakeWorld, deliver: str) -> None:
+    world = make_world(config(deliver), start="2026-03-02 12:00")
+    world.send = lambda sent: Delayed(
+        DeliveryResult("delivered"), timedelta(hours=1) if sent.channel.name == "phone" else timedelta()
+    )
+    queue_texts(world, "web", 200)
+    queue_texts(world, "ops", 1, "mail")
+    assert [line for line in sent(world) if "of ops" in line] == ["02 12:00 text 0 of ops"]
+
+
 def queue_texts(world: World, name: str, count: int, channel: str = "phone") -> None:
     """Queue messages about runs of an agent, and tick until nothing more happens at this time."""
 
