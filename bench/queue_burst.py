@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "support"))
 from servers.postgres import PostgresServer
 
 from heartbeatd.secret import Secret
-from scheduler.extras.cluster.job_queue import MAX_FETCHED, Claimed, JobQueue, NewAttempt
+from scheduler.extras.cluster.job_queue import MAX_FETCHED, JobQueue, NewAttempt
 
 IDLE_FETCHES = 20  # PostgreSQL keeps the plan of a statement after some executions
 
@@ -36,7 +36,7 @@ async def measure(dsn: str, burst: int, *, vacuum: bool) -> float:
             db.execute("analyze procrastinate_jobs, heartbeatd_attempt")
     begun = time.perf_counter()
     while jobs := await queue.fetch(worker, "w", MAX_FETCHED):
-        await queue.finish([(Claimed(job.job_id, job.key or "", worker), "{}") for job in jobs])
+        await queue.finish([(job, "{}") for job in jobs])
     seconds = time.perf_counter() - begun
     await queue.forget([each.key for each in attempts])
     await queue.close()

@@ -13,7 +13,6 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
-from enum import Enum
 from functools import partial
 from importlib.metadata import version
 from types import SimpleNamespace
@@ -223,28 +222,19 @@ class NewAttempt:
 class FetchedJob:
     """A job that a worker has fetched. `key` None: its attempt was withdrawn. `seconds_left` is negative after its deadline.
 
-    `held_by` is the program that has its lock for all machines; None if none has. `may_have_begun`: it was submitted to a
-    server that this one has replaced, and that may have lost that a worker has executed it.
+    `job_id` alone is not enough to name it: after a failover of the server that has lost commits, another job may get it. So
+    `worker_id` is the registration of the worker when it fetched the job. `held_by` is the program that has its lock for all
+    machines; None if none has. `may_have_begun`: it was submitted to a server that this one has replaced, and that may have lost
+    that a worker has executed it.
     """
 
     job_id: int
     key: str | None
-    payload: str
-    seconds_left: float
+    worker_id: int | None
+    payload: str = ""
+    seconds_left: float = 0.0
     held_by: str | None = None
     may_have_begun: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Claimed:
-    """An attempt that a worker has fetched: its job, its key, and the registration of the worker at that time.
-
-    The number of a job alone is not enough: after a failover of the server that has lost commits, another job may get it.
-    """
-
-    job_id: int
-    key: str
-    worker_id: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,14 +247,6 @@ class UnbegunEnds:
 
 
 UNREAD = UnbegunEnds("", "", "")  # of attempts that are deleted then
-
-
-class Renewal(Enum):
-    """What a worker is to do after it has renewed its lease."""
-
-    WORKS = "works"
-    DRAINS = "takes no more jobs"
-    NOT_REGISTERED = "its registration was removed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -495,7 +477,7 @@ class JobQueue:
             stalled = await self._manager.get_stalled_jobs(seconds_since_heartbeat=lease)
         workers = {job.id: job.worker_id for job in stalled if f"{job.queue}/".startswith(f"{self._cluster}/")}
         rows = await self._all(FIND_LOST, job_ids=list(workers), owners=list(owners), lease=lease) if workers else []
-        lost = [(Claimed(row["id"], row["key"] or "", workers[row["id"]]), result(row["worker"] or "")) for row in rows]
+        lost = [(FetchedJob(row["id"], row["key"], workers[row["id"]]), result(row["worker"] or "")) for row in rows]
         return sorted(await self.finish(lost)) if lost else []
 
     async def find_workers(self, lease: float) -> list[WorkerState]:
@@ -537,15 +519,15 @@ class JobQueue:
             await db.execute("delete from heartbeatd_worker where id = %s", (worker_id,))
             await manager.unregister_worker(worker_id)
 
-    async def renew(self, worker_id: int) -> Renewal:
-        """Renew the lease of a worker."""
+    async def renew(self, worker_id: int) -> bool | None:
+        """Renew the lease of a worker. Returns whether it is to take no more jobs; None: its registration was removed."""
         async with self._transaction() as (db, manager):
             await manager.update_heartbeat(worker_id)
             found = await db.execute(
                 "select is_draining from procrastinate_workers join heartbeatd_worker using (id) where id = %s", (worker_id,)
             )
             row = await found.fetchone()
-        return Renewal.NOT_REGISTERED if row is None else Renewal.DRAINS if row[0] else Renewal.WORKS
+        return None if row is None else bool(row[0])
 
     async def remove_dead_workers(self, lease: float) -> None:
         """Delete the rows of workers that have not renewed their lease for ten times its length."""
@@ -562,24 +544,26 @@ class JobQueue:
             async with db.pipeline():
                 others = (manager.fetch_job(self._served, worker_id) for _ in range(min(room, MAX_FETCHED) - 1))
                 jobs = [first, *(job for job in await asyncio.gather(*others) if job is not None)]
-            return await self._begin_attempts(db, jobs, name)
+            return await self._begin_attempts(db, jobs, worker_id, name)
 
     async def fetched_jobs(self, worker_id: int, name: str, but: Collection[int]) -> list[FetchedJob]:
         """The jobs that a worker has fetched, except those that it knows: the answer to a fetch may have been lost."""
         async with self._transaction() as (db, manager):
             found = await manager.list_jobs_async(status=Status.DOING.value, worker_id=worker_id)
             jobs = [job for job in found if job.id not in but]
-            return await self._begin_attempts(db, jobs, name) if jobs else []
+            return await self._begin_attempts(db, jobs, worker_id, name) if jobs else []
 
-    async def _begin_attempts(self, db: psycopg.AsyncConnection[TupleRow], jobs: Sequence[Job], name: str) -> list[FetchedJob]:
+    async def _begin_attempts(
+        self, db: psycopg.AsyncConnection[TupleRow], jobs: Sequence[Job], worker_id: int, name: str
+    ) -> list[FetchedJob]:
         columns = {
             "job_ids": [job.id for job in jobs],
             "locks": [job.lock for job in jobs],
             "servers": [job.task_kwargs.get("server") for job in jobs],
         }
         rows = await (await db.execute(BEGIN_ATTEMPTS, {"name": name, **columns})).fetchall()
-        begun = {row[0]: FetchedJob(*row) for row in rows}
-        return [begun.get(job.id) or FetchedJob(job.id, None, "", 0.0) for job in jobs]
+        begun = {job_id: FetchedJob(job_id, key, worker_id, *more) for job_id, key, *more in rows}
+        return [begun.get(job.id) or FetchedJob(job.id, None, worker_id) for job in jobs]
 
     async def hold_lanes(self, lanes: Collection[str], holder: str, seconds: float, *, is_held: bool) -> None:
         """Take locks for all machines, or wait for them in turn if not `is_held`. It ends after so many seconds without a repeat.
@@ -613,22 +597,20 @@ class JobQueue:
             jobs = await self._manager.list_jobs_async(status=Status.DOING.value, lock=lane)
         return any(str(job.task_kwargs.get("attempt")).startswith(f"{run_mark}/") for job in jobs)
 
-    async def finish(self, results: Sequence[tuple[Claimed, str]]) -> set[str]:
+    async def finish(self, results: Sequence[tuple[FetchedJob, str]]) -> set[str]:
         """End attempts with their results, and notify the schedulers. Returns the keys of those whose results were accepted.
 
         A result is accepted only from the worker that has fetched the attempt, and only the first one.
         """
         arguments = {"results": [result for _, result in results], "channel": RESULT_CHANNEL}
         async with self._transaction() as (db, manager):
-            rows = await (
-                await db.execute(END_ATTEMPTS, {**_columns([claimed for claimed, _ in results]), **arguments})
-            ).fetchall()
+            rows = await (await db.execute(END_ATTEMPTS, {**_columns([job for job, _ in results]), **arguments})).fetchall()
             async with db.pipeline():
                 for job_id, _, _ in rows:
                     await manager.finish_job_by_id_async(job_id, Status.SUCCEEDED, delete_job=True)
         return {key for _, key, _ in rows if key is not None}
 
-    async def end_reasons(self, attempts: Sequence[Claimed]) -> dict[str, str]:
+    async def end_reasons(self, attempts: Sequence[FetchedJob]) -> dict[str, str]:
         """The attempts in progress that must end: the reason by key.
 
         An attempt that no longer exists, or that the server has given to another worker, is `cancelled`.
@@ -729,7 +711,7 @@ async def _read_identity(db: psycopg.AsyncConnection[TupleRow]) -> str:
     return str(found[0]) if found else ""
 
 
-def _columns(attempts: Sequence[Claimed]) -> dict[str, object]:
+def _columns(attempts: Sequence[FetchedJob]) -> dict[str, object]:
     return {
         "ids": [each.job_id for each in attempts],
         "keys": [each.key for each in attempts],

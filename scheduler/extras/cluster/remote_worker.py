@@ -23,7 +23,7 @@ from typing import Any
 
 from heartbeat.runners import Failure
 from heartbeat.runners.errors import CallError
-from scheduler.extras.cluster.job_queue import MAY_HAVE_BEGUN, Claimed, FetchedJob, JobQueue, QueueUnavailable, Renewal
+from scheduler.extras.cluster.job_queue import MAY_HAVE_BEGUN, FetchedJob, JobQueue, QueueUnavailable
 from scheduler.extras.cluster.payloads import AttemptRefused, ClaimCodec
 from scheduler.extras.cluster.remote_executor import (
     POLL_SECONDS,
@@ -94,7 +94,7 @@ class _Attempt:
     """
 
     number: int
-    claimed: Claimed
+    job: FetchedJob
     ends_at: float
     interrupted: Interrupted | None = None
     end_reason: str | None = None
@@ -267,10 +267,10 @@ class RemoteWorker:
             worker_id = await self._queue.register(self._name, is_draining=self._is_draining)
             await self._queue.remove_dead_workers(self._lease)
             self._worker_id = worker_id  # not before: without a lease, it would count as one that has lost it
-        elif (renewal := await self._queue.renew(worker_id)) is Renewal.NOT_REGISTERED:
+        elif (drains := await self._queue.renew(worker_id)) is None:
             self._lease_ends = float("-inf")
             return
-        elif renewal is Renewal.DRAINS and not self._is_draining:
+        elif drains and not self._is_draining:
             self._is_draining = True
             log_event(logging.INFO, "draining", worker=self._name, running=len(self._attempts))
         self._lease_ends = asked_at + LEASE_MARGIN * self._lease
@@ -327,39 +327,38 @@ class RemoteWorker:
                     self._compared_at = float("-inf")  # the fetch may have been committed
                     self._report_problem(str(error))
                 for each in fetched:
-                    self._accept(each, asked_at, worker_id)
+                    self._accept(each, asked_at)
             if not fetched:
                 await wait_for_event(self._jobs_announced, POLL_SECONDS)
 
     def _jobs_of(self, worker_id: int) -> list[int]:
-        return [each.claimed.job_id for each in self._attempts.values() if each.claimed.worker_id == worker_id]
+        return [each.job.job_id for each in self._attempts.values() if each.job.worker_id == worker_id]
 
     def _find_in_progress(self, key: str) -> _Attempt | None:
         """The attempt with this key that this worker executes, and has not begun to end."""
-        return next((each for each in self._attempts.values() if each.claimed.key == key and not each.is_ending), None)
+        return next((each for each in self._attempts.values() if each.job.key == key and not each.is_ending), None)
 
-    def _accept(self, fetched: FetchedJob, asked_at: float, worker_id: int) -> None:
+    def _accept(self, fetched: FetchedJob, asked_at: float) -> None:
         """Begin a fetched task. The deadline is measured from before the request, so it is rather too early than too late."""
-        claimed = Claimed(fetched.job_id, fetched.key or "", worker_id)
         if fetched.key is not None and (known := self._find_in_progress(fetched.key)) is not None:
-            known.claimed = claimed  # a failover of the server has lost the commit of its first fetch
+            known.job = fetched  # a failover of the server has lost the commit of its first fetch
             return
-        attempt = _Attempt(next(self._numbers), claimed, asked_at + fetched.seconds_left)
+        attempt = _Attempt(next(self._numbers), fetched, asked_at + fetched.seconds_left)
         self._attempts[attempt.number] = attempt
-        if (obstacle := self._why_not_to_begin(fetched, worker_id)) is not None:
+        if (obstacle := self._why_not_to_begin(fetched)) is not None:
             self._set_result(attempt, Done(None, None, obstacle))
             return
         attempt.timer = asyncio.get_running_loop().call_later(fetched.seconds_left, self._end, attempt, "timeout")
         attempt.beginning = asyncio.create_task(self._begin_when_permitted(attempt, fetched))
 
-    def _why_not_to_begin(self, fetched: FetchedJob, worker_id: int) -> Exception | None:
+    def _why_not_to_begin(self, fetched: FetchedJob) -> Exception | None:
         if fetched.key is None:
             return Interrupted("its attempt was withdrawn", was_stopped=True)
         if fetched.may_have_begun:
             return Interrupted(MAY_HAVE_BEGUN, was_stopped=False)
         if self._stopping:
             return self._interrupted(STOPPED)
-        if worker_id != self._worker_id:  # the lease was lost during the fetch, so another worker may get the task
+        if fetched.worker_id != self._worker_id:  # the lease was lost during the fetch, so another worker may get the task
             return self._interrupted(LOST_CONTACT)
         if fetched.seconds_left <= 0:
             log_event(logging.WARNING, "attempt_too_late", attempt=fetched.key, late=-fetched.seconds_left)
@@ -391,7 +390,7 @@ class RemoteWorker:
 
     def _refuse(self, attempt: _Attempt, problem: Exception) -> None:
         text = str(problem) if isinstance(problem, AttemptRefused) else f"{self._name} cannot run it: {problem}"
-        log_event(logging.WARNING, "attempt_refused", attempt=attempt.claimed.key, problem=text)
+        log_event(logging.WARNING, "attempt_refused", attempt=attempt.job.key, problem=text)
         self.counts.ended["refused"] += 1
         self._set_result(attempt, Done(None, self._codec.refusal(text)), counted=True)
 
@@ -435,12 +434,12 @@ class RemoteWorker:
             if not wanted:
                 continue
             try:
-                reasons = await self._queue.end_reasons([attempt.claimed for attempt in wanted])
+                reasons = await self._queue.end_reasons([attempt.job for attempt in wanted])
             except QueueUnavailable as error:
                 self._report_problem(str(error))
                 continue
             for attempt in wanted:
-                why = reasons.get(attempt.claimed.key)
+                why = reasons.get(attempt.job.key or "")
                 if why is not None and attempt.number in self._attempts and attempt.end_reason != why:
                     attempt.end_reason = why
                     self._end(attempt, _end_reason(why))
@@ -487,7 +486,7 @@ class RemoteWorker:
                 continue
             try:
                 await self._record_locked_lanes()  # before the end of the jobs, which have the locks until then
-                written = await self._queue.finish([(attempt.claimed, result) for attempt, result in batch])
+                written = await self._queue.finish([(attempt.job, result) for attempt, result in batch])
             except QueueUnavailable as error:
                 self._report_problem(str(error))
                 for attempt, _ in batch:
@@ -497,9 +496,9 @@ class RemoteWorker:
                 continue
             for attempt, _ in batch:
                 del self._attempts[attempt.number]
-                if attempt.claimed.key not in written and not attempt.may_be_written:
+                if attempt.job.key not in written and not attempt.may_be_written:
                     self.counts.stale += 1
-                    log_event(logging.WARNING, "result_too_late", attempt=attempt.claimed.key)
+                    log_event(logging.WARNING, "result_too_late", attempt=attempt.job.key)
             self._jobs_announced.set()
 
     def _report_problem(self, problem: str | None) -> None:

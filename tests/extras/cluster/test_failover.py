@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from datetime import timedelta
 from pathlib import Path
@@ -16,7 +15,7 @@ import pytest
 import required_programs
 from failover_simulation import FailoverSimulation
 from patience import wait_until
-from remote_bench import RemoteBench
+from remote_bench import Call, RemoteBench, Work, faulty, use_queue, wait_for_event
 from servers.postgres import PostgresServer
 from servers.postgres_proxy import PostgresProxy
 from simulated_clock import SimulatedClock
@@ -25,18 +24,17 @@ from world import Delayed, MakeWorld, World
 
 from heartbeat.runners import ProcessResult
 from heartbeatd.secret import Secret
-from scheduler.extras.cluster.job_queue import AttemptEnd, JobQueue, NewAttempt, QueueUnavailable
+from scheduler.extras.cluster.job_queue import QueueUnavailable
 from scheduler.extras.cluster.leadership import Leadership
 from scheduler.extras.cluster.postgresql import ServerConnection, ServerError, read_server_identity
 from scheduler.extras.cluster.remote_executor import RemoteExecutor
+from scheduler.extras.cluster.remote_worker import RemoteWorker
 from scheduler.model.events import RunRecovered
 from scheduler.model.outcome import Kind, Trigger
 from scheduler.store import boots
 from scheduler.store.database import DatabaseUnavailable, LeadershipLost, back_up
 from scheduler.store.locations import open_for_writing
 from scheduler.system.boot_clock import BootClock
-from scheduler.system.process import Children
-from scheduler.work.executor import Interrupted
 
 ONE_BOOT = "insert into boot (instance, pid, version, tzdata, started_at, last_tick_at) values ('a', 1, '0', '0', 1, 1)"
 
@@ -196,27 +194,6 @@ def test_a_leader_whose_server_was_replaced_writes_nothing_more_and_gives_up_the
         assert (again.try_to_lead(), again.epoch) == (None, (epoch or 0) + 1)
 
 
-class SlowQueue(JobQueue):
-    """A scheduler's queue: no answer of the server arrives before the failover, except to a submission if `hears_submission`."""
-
-    has_failed_over = threading.Event()
-    hears_submission = True
-
-    async def submit(self, attempts: Sequence[NewAttempt], may_submit: Callable[[], bool] = lambda: True) -> None:
-        await super().submit(attempts, may_submit)
-        if not (self.hears_submission or self.has_failed_over.is_set()):
-            while not self.has_failed_over.is_set():
-                await asyncio.sleep(0.01)
-            raise QueueUnavailable("the connection was lost")
-
-    async def results(self, owners: Collection[str], known: Collection[str]) -> list[AttemptEnd]:
-        return await super().results(owners, known) if self.has_failed_over.is_set() else []
-
-
-class UncertainQueue(SlowQueue):
-    hears_submission = False
-
-
 class ReplacedServer:
     """A server that is replaced by a standby, which lacks what was written after `start_standby`."""
 
@@ -224,14 +201,33 @@ class ReplacedServer:
         self._stack = stack
         self._server = stack.enter_context(closing(PostgresServer())).start()
         self._proxy = stack.enter_context(PostgresProxy(self._server.database()))
+        self._has_failed_over = threading.Event()
         self.bench = RemoteBench(self._server, BootClock())
         self.bench.dsn = Secret(self._proxy.dsn)
-        self.begun: list[str] = []  # the tasks that workers have begun
-        SlowQueue.has_failed_over.clear()
+        self.work = Work()
 
-    async def carry(self, task: str, children: Children) -> str:
-        self.begun.append(task)
-        return task.upper()
+    def submit(self, *, is_confirmed: bool = True) -> RemoteExecutor:
+        """A scheduler that submits the task `a`. It gets no answer of the server before the failover, but perhaps this one."""
+
+        async def submit(call: Call) -> None:
+            await call()
+            if not (is_confirmed or self._has_failed_over.is_set()):
+                await wait_for_event(self._has_failed_over)
+                raise QueueUnavailable("the connection was lost")
+
+        async def results(call: Call) -> Any:
+            return await call() if self._has_failed_over.is_set() else []
+
+        executor = self.bench.submit("a", kind=faulty(submit=submit, results=results))
+        if is_confirmed:
+            wait_until(executor.is_flushed)
+        return executor
+
+    def execute(self) -> RemoteWorker:
+        """A worker that has executed the task."""
+        worker = self.bench.start_worker(self.work)
+        wait_until(lambda: self.work.begun and worker.in_progress == 0)
+        return worker
 
     def start_standby(self) -> None:
         self._standby = self._stack.enter_context(closing(self._server.standby()))
@@ -242,7 +238,7 @@ class ReplacedServer:
         self._standby.promote()
         self._proxy.lead_to(self._standby.dsn_of(urlsplit(self._proxy.dsn).path.removeprefix("/")))
         self._proxy.listen()
-        SlowQueue.has_failed_over.set()
+        self._has_failed_over.set()
 
 
 @pytest.fixture
@@ -253,78 +249,48 @@ def replaced() -> Iterator[ReplacedServer]:
             yield replaced
 
 
-def results_of(executor: RemoteExecutor, number: int) -> list[str]:
-    """The results of so many tasks. A run that the daemon has to declare as repeated, or as abandoned, is `interrupted`."""
-    wait_until(lambda: len(executor.results()) == number)
-    return [
-        "interrupted" if isinstance(done.exception, Interrupted) and not done.exception.was_stopped else str(done.result)
-        for _, done in sorted(executor.results())
-    ]
+# A run that the daemon has to declare as repeated, or as abandoned, has ended as `lost`.
 
 
 @required_programs.needs("initdb")
-def test_a_worker_does_not_begin_a_run_that_another_one_has_executed_before_a_failover_that_lost_it(
-    replaced: ReplacedServer,
+@pytest.mark.parametrize("is_cancelled", [False, True], ids=["another worker takes it", "no worker takes it in time"])
+def test_a_run_that_was_executed_before_a_failover_that_lost_it_does_not_begin_again(
+    replaced: ReplacedServer, is_cancelled: bool
 ) -> None:
-    """The second worker starts after the failover, and knows nothing of the time before."""
-    executor = replaced.bench.make_executor("todo", lambda: None, kind=SlowQueue)
-    executor.submit(1, "a")
-    wait_until(executor.is_flushed)
+    """The other worker starts after the failover, and knows nothing of the time before."""
+    executor = replaced.submit()
     replaced.start_standby()
-    first = replaced.bench.start_worker("todo", replaced.carry)
-    wait_until(lambda: replaced.begun and first.in_progress == 0)
-    first.stop()
+    replaced.execute().stop()
     replaced.fail_over()
-    replaced.bench.start_worker("todo", replaced.carry, name="second")
+    if is_cancelled:
+        executor.cancel(1, "timeout")
+        assert replaced.bench.ends(executor) == ["lost"]
+        return
+    replaced.bench.start_worker(replaced.work, name="second")
     executor.submit(2, "b")
-    assert (results_of(executor, 2), replaced.begun) == (["interrupted", "B"], ["a", "b"])
-
-
-@required_programs.needs("initdb")
-def test_a_run_that_no_worker_takes_after_a_failover_may_have_been_executed_before(replaced: ReplacedServer) -> None:
-    executor = replaced.bench.make_executor("late", lambda: None, kind=SlowQueue)
-    executor.submit(1, "a")
-    wait_until(executor.is_flushed)
-    replaced.start_standby()
-    worker = replaced.bench.start_worker("late", replaced.carry)
-    wait_until(lambda: replaced.begun and worker.in_progress == 0)
-    worker.stop()
-    replaced.fail_over()
-    executor.cancel(1, "timeout")
-    assert results_of(executor, 1) == ["interrupted"]
+    assert (replaced.bench.ends(executor, 2), replaced.work.begun) == (["lost", "B"], ["a", "b"])
 
 
 @required_programs.needs("initdb")
 def test_a_worker_does_not_begin_again_what_it_has_executed_before_a_failover_that_lost_the_end(replaced: ReplacedServer) -> None:
-    go_on = threading.Event()
-
-    async def carry(task: str, children: Children) -> str:
-        await replaced.carry(task, children)
-        while not go_on.is_set():
-            await asyncio.sleep(0.01)
-        return task
-
-    executor = replaced.bench.make_executor("doing", lambda: None, kind=SlowQueue)
-    worker = replaced.bench.start_worker("doing", carry)
-    executor.submit(1, "a")
-    wait_until(lambda: replaced.begun)
+    executor, work = replaced.submit(), replaced.work
+    work.gate.clear()
+    worker = replaced.bench.start_worker(work)
+    wait_until(lambda: work.begun)
     replaced.start_standby()  # it says that the worker executes the run
-    go_on.set()
+    work.gate.set()
     wait_until(lambda: worker.in_progress == 0)
     replaced.fail_over()
-    assert (results_of(executor, 1), replaced.begun) == (["interrupted"], ["a"])
+    assert (replaced.bench.ends(executor), work.begun) == (["lost"], ["a"])
 
 
 @required_programs.needs("initdb")
 def test_a_run_that_is_submitted_again_after_a_failover_may_have_been_executed(replaced: ReplacedServer) -> None:
-    executor = replaced.bench.make_executor("again", lambda: None, kind=UncertainQueue)
-    worker = replaced.bench.start_worker("again", replaced.carry)
-    wait_until(lambda: worker.find_problem() is None)
     replaced.start_standby()
-    executor.submit(1, "a")
-    wait_until(lambda: replaced.begun and worker.in_progress == 0)
+    executor = replaced.submit(is_confirmed=False)
+    replaced.execute()
     replaced.fail_over()
-    assert (results_of(executor, 1), replaced.begun) == (["interrupted"], ["a"])
+    assert (replaced.bench.ends(executor), replaced.work.begun) == (["lost"], ["a"])
 
 
 @required_programs.needs("initdb")
@@ -352,15 +318,7 @@ def test_a_run_may_begin_on_another_server_only_if_its_own_cannot_be_read_or_los
 
 
 def ask_for_server(dsn: str) -> str | None:
-    async def connect_and_ask() -> str | None:
-        queue = JobQueue(Secret(dsn), "asked")
-        try:
-            await queue.open()
-            return await queue.find_server()
-        finally:
-            await queue.close()
-
-    return asyncio.run(connect_and_ask())
+    return use_queue(Secret(dsn), "asked", lambda queue: queue.find_server())
 
 
 @required_programs.needs("initdb")

@@ -16,7 +16,7 @@ import pytest
 import required_programs
 from checkout import HOME
 from patience import PATIENCE
-from remote_bench import RemoteBench
+from remote_bench import RemoteBench, use_queue
 from servers.postgres import PostgresServer
 
 from heartbeatd.secret import Secret
@@ -24,12 +24,10 @@ from scheduler import __version__
 from scheduler.extras.cluster import job_queue
 from scheduler.extras.cluster.job_queue import (
     AttemptEnd,
-    Claimed,
     FetchedJob,
     JobQueue,
     NewAttempt,
     QueueUnavailable,
-    Renewal,
     UnbegunEnds,
 )
 from scheduler.model.daemon_health import WorkerState
@@ -54,16 +52,7 @@ class OwnQueue:
 
     def use(self, act: Callable[[JobQueue], Awaitable[T]], queue: str | None = None, serves: Sequence[str] = ("default",)) -> T:
         """The result of `act` over new connections."""
-
-        async def connect_and_act() -> T:
-            opened = JobQueue(self.dsn, queue or self.owner, serves=serves)
-            await opened.open()
-            try:
-                return await act(opened)
-            finally:
-                await opened.close()
-
-        return asyncio.run(connect_and_act())
+        return use_queue(self.dsn, queue or self.owner, act, serves=serves)
 
     def attempt(self, run: int = 1) -> NewAttempt:
         """The first attempt of a run of the agent."""
@@ -76,11 +65,6 @@ class OwnQueue:
         (job,) = await queue.fetch(worker, "w", 1)
         return worker, job
 
-    @staticmethod
-    async def finish(queue: JobQueue, worker: int, job: FetchedJob) -> set[str]:
-        """End an attempt as this worker."""
-        return await queue.finish([(Claimed(job.job_id, job.key or "", worker), "{}")])
-
 
 @pytest.fixture
 def own(postgres: PostgresServer) -> OwnQueue:
@@ -91,8 +75,8 @@ def test_a_run_is_blocked_by_a_program_that_holds_its_lane_but_not_by_one_that_h
     async def fetch(queue: JobQueue) -> str | None:
         await queue.hold_lanes([own.lane], "vanished", OVER, is_held=True)
         await queue.hold_lanes([own.lane], holder, seconds, is_held=True)
-        worker, job = await own.submit_and_fetch(queue)
-        await own.finish(queue, worker, job)
+        _worker, job = await own.submit_and_fetch(queue)
+        await queue.finish([(job, "{}")])
         await queue.forget([own.attempt().key])
         return job.held_by
 
@@ -196,7 +180,7 @@ def test_a_cancelled_run_keeps_the_lock_of_its_agent_until_its_worker_has_ended_
         await queue.submit([own.attempt(run=2)])
         again = await queue.withdraw([job.key or ""], "cancelled", ENDS)
         before = await queue.fetch(worker, "w", 1)
-        await own.finish(queue, worker, job)
+        await queue.finish([(job, "{}")])
         (following,) = await queue.fetch(worker, "w", 1)
         return [again, before, following.key]
 
@@ -242,7 +226,7 @@ def test_an_attempt_that_is_submitted_twice_is_executed_once(own: OwnQueue) -> N
     async def submit_twice(queue: JobQueue) -> list[FetchedJob]:
         worker, job = await own.submit_and_fetch(queue)
         await queue.submit([own.attempt()])  # again, because the answer was lost
-        await own.finish(queue, worker, job)
+        await queue.finish([(job, "{}")])
         return await queue.fetch(worker, "w", 1)
 
     assert own.use(submit_twice) == []
@@ -250,8 +234,8 @@ def test_an_attempt_that_is_submitted_twice_is_executed_once(own: OwnQueue) -> N
 
 def test_a_scheduler_gets_its_own_results_only(own: OwnQueue) -> None:
     async def finish(queue: JobQueue) -> list[list[str]]:
-        worker, job = await own.submit_and_fetch(queue)
-        await own.finish(queue, worker, job)
+        _worker, job = await own.submit_and_fetch(queue)
+        await queue.finish([(job, "{}")])
         return [[end.key for end in await queue.results([owner], [])] for owner in (own.owner, "another")]
 
     assert own.use(finish) == [[own.attempt().key], []]
@@ -259,9 +243,9 @@ def test_a_scheduler_gets_its_own_results_only(own: OwnQueue) -> None:
 
 def test_a_result_is_accepted_only_from_the_worker_that_has_fetched_the_attempt(own: OwnQueue) -> None:
     async def write_results(queue: JobQueue) -> list[object]:
-        worker, job = await own.submit_and_fetch(queue)
-        other, mine = await queue.register("other"), Claimed(job.job_id, own.attempt().key, worker)
-        wrong = [replace(mine, worker_id=other), replace(mine, key=own.attempt(run=2).key), replace(mine, job_id=job.job_id + 1)]
+        _, mine = await own.submit_and_fetch(queue)
+        other = await queue.register("other")
+        wrong = [replace(mine, worker_id=other), replace(mine, key=own.attempt(run=2).key), replace(mine, job_id=mine.job_id + 1)]
         written: list[object] = [await queue.finish([(each, "{}")]) for each in wrong]
         written += [await queue.end_reasons([each]) for each in (*wrong, mine)]  # the others are told to end theirs
         return [*written, await queue.finish([(mine, "{}")]), await queue.finish([(mine, "{}")])]
@@ -347,7 +331,7 @@ def test_a_worker_is_listed_with_its_queues_its_runs_and_whether_it_drains(own: 
 
     (before,), running, nobody, renewal = own.use(list_twice, serves=["default", "gpu"])  # type: ignore[misc, attr-defined]
     assert before == WorkerState("w", ("default", "gpu"), __version__, running=1)
-    assert (running, nobody, renewal) == ([1], [], Renewal.DRAINS)
+    assert (running, nobody, renewal) == ([1], [], True)
 
 
 def test_the_row_of_a_worker_of_an_earlier_version_is_read_and_its_table_gets_the_new_columns(postgres: PostgresServer) -> None:
@@ -377,15 +361,14 @@ def test_a_worker_works_with_the_rights_that_the_documentation_gives_to_it(postg
         jobs = await queue.fetch(number, "w", 2)
         await queue.hold_lanes([scheduler.lane], "w", LEASE, is_held=True)
         await queue.release_lanes("w")
-        claimed = [Claimed(job.job_id, job.key or "", number) for job in jobs]
-        found: list[object] = [await queue.renew(number), await queue.end_reasons(claimed)]
+        found: list[object] = [await queue.renew(number), await queue.end_reasons(jobs)]
         found += [await queue.fetched_jobs(number, "w", [job.job_id for job in jobs])]
-        found += [len(await queue.finish([(each, "{}") for each in claimed]))]
+        found += [len(await queue.finish([(each, "{}") for each in jobs]))]
         await queue.remove_dead_workers(LEASE)
         await queue.unregister(number)
         return found
 
-    assert worker.use(work, "shared") == [Renewal.WORKS, {}, [], 2]
+    assert worker.use(work, "shared") == [False, {}, [], 2]
     with pytest.raises(QueueUnavailable, match="permission denied for table heartbeatd_attempt"):
         worker.use(lambda queue: queue.submit([worker.attempt()]), "shared")
     assert len(scheduler.use(lambda queue: queue.results([scheduler.owner], []), "shared")) == 2

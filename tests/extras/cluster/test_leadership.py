@@ -73,10 +73,10 @@ def address(empty_databases: EmptyDatabases, tmp_path: Path, postgres: PostgresS
 class Hosts:
     """Daemons on hosts with these names, each with its lease and its store."""
 
-    def __init__(self, address: str, closing: ExitStack) -> None:
+    def __init__(self, address: str, postgres: PostgresServer, closing: ExitStack) -> None:
         self.clock = SimulatedClock()
         self.lost: list[str] = []
-        self._address, self._closing = address, closing
+        self._address, self._postgres, self._closing = address, postgres, closing
 
     def add(self, host: str) -> tuple[Leadership, Store]:
         lease = Leadership(self._address, f"instance-{host}", host, self.clock, self.lost.append)
@@ -85,11 +85,23 @@ class Hosts:
         self._closing.callback(lambda: lease.stop(release=False))
         return lease, store
 
+    def add_leader(self, host: str) -> tuple[Leadership, Store]:
+        lease, store = self.add(host)
+        lead(lease, store)
+        return lease, store
+
+    def expire(self, standby: Leadership | None = None) -> None:
+        """Let the lease of the leader end, and this standby see that for so long that it may lead."""
+        self._postgres.query(self._address, EXPIRE)
+        if standby is not None:
+            standby.try_to_lead()
+            self.clock.now += PATIENCE
+
 
 @pytest.fixture
-def hosts(address: str) -> Iterator[Hosts]:
+def hosts(address: str, postgres: PostgresServer) -> Iterator[Hosts]:
     with ExitStack() as stack:
-        yield Hosts(address, stack)
+        yield Hosts(address, postgres, stack)
 
 
 def lead(lease: Leadership, store: Store) -> None:
@@ -98,8 +110,7 @@ def lead(lease: Leadership, store: Store) -> None:
 
 
 def test_one_of_two_leads_and_the_other_names_its_host(hosts: Hosts) -> None:
-    (one, store), (two, _) = hosts.add("one"), hosts.add("two")
-    lead(one, store)
+    _, (two, _) = hosts.add_leader("one"), hosts.add("two")
     assert two.try_to_lead() == "one leads"
 
 
@@ -169,12 +180,9 @@ def test_a_server_that_may_lose_commits_and_a_clock_that_differs_are_reported(ad
             assert (listed["clock"].level, words in listed["clock"].text, listed["server"].level) == (level, True, "ok")
 
 
-def test_an_expired_lease_is_taken_over_and_the_former_leader_writes_nothing(
-    hosts: Hosts, address: str, postgres: PostgresServer
-) -> None:
-    (one, store), (two, other) = hosts.add("one"), hosts.add("two")
-    lead(one, store)
-    postgres.query(address, EXPIRE)
+def test_an_expired_lease_is_taken_over_and_the_former_leader_writes_nothing(hosts: Hosts) -> None:
+    (one, store), (two, other) = hosts.add_leader("one"), hosts.add("two")
+    hosts.expire()
     assert two.try_to_lead() == "one led until now"  # after a restart of the server the leader is first
     hosts.clock.now += PATIENCE
     lead(two, other)
@@ -186,18 +194,13 @@ def test_an_expired_lease_is_taken_over_and_the_former_leader_writes_nothing(
         assert boots.all_boots(db) == []
 
 
-def test_a_former_leader_does_not_finish_the_commit_whose_answer_was_lost(
-    hosts: Hosts, address: str, postgres: PostgresServer
-) -> None:
-    (one, store), (two, other) = hosts.add("one"), hosts.add("two")
-    lead(one, store)
+def test_a_former_leader_does_not_finish_the_commit_whose_answer_was_lost(hosts: Hosts) -> None:
+    (_, store), (two, other) = hosts.add_leader("one"), hosts.add("two")
     with store.transaction() as db:
         store._unknown = db.execute("select pg_current_xact_id()::text as number").fetchone()["number"]
         db.execute(ONE_BOOT)
     assert store.was_committed()
-    postgres.query(address, EXPIRE)
-    two.try_to_lead()
-    hosts.clock.now += PATIENCE
+    hosts.expire(two)
     lead(two, other)
     with pytest.raises(LeadershipLost, match="two leads"):
         store.was_committed()  # the runs that it has claimed belong to the other one
@@ -216,44 +219,34 @@ def test_a_lost_commit_is_not_decided_while_the_server_is_still_carrying_it_out(
         assert store.was_committed()
 
 
-def test_a_leader_that_renews_in_time_stays(hosts: Hosts, address: str, postgres: PostgresServer) -> None:
-    (one, store), (two, _) = hosts.add("one"), hosts.add("two")
-    lead(one, store)
-    postgres.query(address, EXPIRE)
+def test_a_leader_that_renews_in_time_stays(hosts: Hosts) -> None:
+    (one, _), (two, _) = hosts.add_leader("one"), hosts.add("two")
+    hosts.expire()
     two.try_to_lead()
     assert one._renew() is None
     hosts.clock.now += PATIENCE
     assert two.try_to_lead() == "one leads"
 
 
-def test_a_leader_that_renews_while_another_daemon_takes_over_stays(hosts: Hosts, address: str, postgres: PostgresServer) -> None:
-    (one, store), (two, _) = hosts.add("one"), hosts.add("two")
-    lead(one, store)
-    postgres.query(address, EXPIRE)
-    two.try_to_lead()
-    hosts.clock.now += PATIENCE
+def test_a_leader_that_renews_while_another_daemon_takes_over_stays(hosts: Hosts) -> None:
+    (one, store), (two, _) = hosts.add_leader("one"), hosts.add("two")
+    hosts.expire(two)
     two._connection.set_trace_callback(lambda statement: one._renew() if statement.startswith("update") else None)  # type: ignore[union-attr]
     assert two.try_to_lead() == "another daemon leads"
     with store.transaction() as db:
         db.execute(ONE_BOOT)
 
 
-def test_a_former_leader_that_stops_does_not_end_the_lease_of_the_next_one(
-    hosts: Hosts, address: str, postgres: PostgresServer
-) -> None:
-    (one, store), (two, other), (three, _) = hosts.add("one"), hosts.add("two"), hosts.add("three")
-    lead(one, store)
-    postgres.query(address, EXPIRE)
-    two.try_to_lead()
-    hosts.clock.now += PATIENCE
+def test_a_former_leader_that_stops_does_not_end_the_lease_of_the_next_one(hosts: Hosts) -> None:
+    (one, _), (two, other), (three, _) = hosts.add_leader("one"), hosts.add("two"), hosts.add("three")
+    hosts.expire(two)
     lead(two, other)
     one.stop()
     assert three.try_to_lead() == "two leads"
 
 
 def test_a_leader_that_cannot_write_lets_another_daemon_lead_and_does_not_lead_any_more(hosts: Hosts) -> None:
-    (one, store), (two, other) = hosts.add("one"), hosts.add("two")
-    lead(one, store)
+    (one, _), (two, other) = hosts.add_leader("one"), hosts.add("two")
     one.give_back()
     assert one.epoch is None
     lead(two, other)
@@ -261,13 +254,10 @@ def test_a_leader_that_cannot_write_lets_another_daemon_lead_and_does_not_lead_a
 
 
 @pytest.mark.parametrize("sends", [True, False], ids=["while it sends statements", "while it receives rows over a Unix socket"])
-def test_the_transaction_of_a_frozen_leader_is_ended_before_another_daemon_leads(
-    hosts: Hosts, address: str, postgres: PostgresServer, *, sends: bool
-) -> None:
+def test_the_transaction_of_a_frozen_leader_is_ended_before_another_daemon_leads(hosts: Hosts, *, sends: bool) -> None:
     """None of the timeouts of PostgreSQL ends it."""
-    (one, store), (two, other) = hosts.add("one"), hosts.add("two")
-    lead(one, store)
-    postgres.query(address, EXPIRE)
+    (_, store), (two, other) = hosts.add_leader("one"), hosts.add("two")
+    hosts.expire()
     two.try_to_lead()
     two._connect().execute("set lock_timeout = 50")
     hosts.clock.now += PATIENCE
@@ -289,11 +279,8 @@ def test_the_transaction_of_a_frozen_leader_is_ended_before_another_daemon_leads
 def test_a_leader_that_renews_its_expired_lease_during_a_long_transaction_keeps_the_transaction(
     hosts: Hosts, address: str, postgres: PostgresServer
 ) -> None:
-    (one, store), (two, _) = hosts.add("one"), hosts.add("two")
-    lead(one, store)
-    postgres.query(address, EXPIRE)
-    two.try_to_lead()
-    hosts.clock.now += PATIENCE
+    (one, store), (two, _) = hosts.add_leader("one"), hosts.add("two")
+    hosts.expire(two)
     with store.transaction() as db, ThreadPoolExecutor() as pool:
         db.execute(ONE_BOOT)
         standby = pool.submit(two.try_to_lead)
@@ -305,12 +292,9 @@ def test_a_leader_that_renews_its_expired_lease_during_a_long_transaction_keeps_
     assert len(boots.all_boots(store.connection)) == 1
 
 
-def test_a_command_says_so_if_another_program_locks_an_expired_lease(
-    hosts: Hosts, address: str, postgres: PostgresServer
-) -> None:
-    one, store = hosts.add("one")
-    lead(one, store)
-    postgres.query(address, EXPIRE)
+def test_a_command_says_so_if_another_program_locks_an_expired_lease(hosts: Hosts, address: str) -> None:
+    hosts.add_leader("one")
+    hosts.expire()
     with psycopg.connect(address) as other, hosts.clock.passing():
         other.execute("select 1 from heartbeatd._leader for update")
         with pytest.raises(DatabaseUnavailable, match="lock timeout"):
@@ -335,12 +319,9 @@ def test_a_leader_that_is_frozen_while_it_reads_many_rows_does_not_keep_another_
         assert other.execute("update _leader set epoch = epoch + 1").rowcount == 1
 
 
-def test_the_leader_renews_its_lease_during_its_own_long_transaction(
-    hosts: Hosts, address: str, postgres: PostgresServer
-) -> None:
-    (one, store), (two, _) = hosts.add("one"), hosts.add("two")
-    lead(one, store)
-    postgres.query(address, EXPIRE)
+def test_the_leader_renews_its_lease_during_its_own_long_transaction(hosts: Hosts) -> None:
+    (one, store), (two, _) = hosts.add_leader("one"), hosts.add("two")
+    hosts.expire()
     one._connect().execute("set lock_timeout = 50")
     with store.transaction() as db:
         db.execute(ONE_BOOT)
@@ -353,8 +334,7 @@ RUN = "insert into run (id, kind, name, slot, trigger, state) values (7, 'heartb
 
 
 def test_a_frozen_busy_command_blocks_neither_the_lease_nor_the_ticks_of_the_leader(hosts: Hosts, address: str) -> None:
-    one, store = hosts.add("one")
-    lead(one, store)
+    one, store = hosts.add_leader("one")
     one._connect().execute("set lock_timeout = 50")
     store.connection.execute("set lock_timeout = 50")
 
@@ -373,8 +353,7 @@ def test_a_frozen_busy_command_blocks_neither_the_lease_nor_the_ticks_of_the_lea
 
 
 def test_a_busy_command_waits_for_the_tick_in_progress_and_sees_its_run(hosts: Hosts, address: str) -> None:
-    one, store = hosts.add("one")
-    lead(one, store)
+    one, store = hosts.add_leader("one")
     with closing(ServerConnection(address, WRITER_SETTINGS)) as command, ThreadPoolExecutor() as pool:
         with store.transaction() as db:
             db.execute(RUN)
@@ -388,8 +367,7 @@ def test_a_busy_command_waits_for_the_tick_in_progress_and_sees_its_run(hosts: H
 @pytest.mark.parametrize("days", [-2, 0, 2])
 def test_the_clock_of_the_server_decides_how_long_a_busy_command_has_a_lane(hosts: Hosts, address: str, days: int) -> None:
     """The daemon that leads, or one that has crashed, may be on a host whose clock differs."""
-    one, store = hosts.add("one")
-    lead(one, store)
+    _one, store = hosts.add_leader("one")
     now = datetime.now(UTC)
 
     def is_held() -> bool:
@@ -410,8 +388,7 @@ def test_the_clock_of_the_server_decides_how_long_a_busy_command_has_a_lane(host
 
 
 def test_a_lease_that_was_given_back_is_free_at_once(hosts: Hosts) -> None:
-    (one, store), (two, other) = hosts.add("one"), hosts.add("two")
-    lead(one, store)
+    (one, _), (two, other) = hosts.add_leader("one"), hosts.add("two")
     one.stop()
     assert not one.is_confirmed
     lead(two, other)
@@ -419,8 +396,7 @@ def test_a_lease_that_was_given_back_is_free_at_once(hosts: Hosts) -> None:
 
 
 def test_a_leader_that_cannot_renew_stops_before_another_one_may_start(hosts: Hosts) -> None:
-    one, store = hosts.add("one")
-    lead(one, store)
+    one, _ = hosts.add_leader("one")
     one._disconnect()
     one._url = "postgresql://127.0.0.1:1/cut"  # as a network that refuses
     assert one._renew() is None
@@ -452,8 +428,7 @@ def test_a_leader_gives_up_if_only_one_of_several_hosts_is_down(
     hosts: Hosts, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, several: str
 ) -> None:
     """Another host may be the new primary, on which another daemon takes the lease."""
-    one, store = hosts.add("one")
-    lead(one, store)
+    one, _ = hosts.add_leader("one")
     one._disconnect()
     places = f"{tmp_path},127.0.0.1"  # nothing listens there
     one._url = f"postgresql:///beats?host={places}&port=1" if several == "address" else "postgresql:///beats"
@@ -501,8 +476,7 @@ def test_a_leader_gives_up_in_time_if_the_server_accepts_a_renewal_and_never_ans
 
 
 def test_a_lease_is_confirmed_until_another_daemon_may_take_it_soon(hosts: Hosts) -> None:
-    one, store = hosts.add("one")
-    lead(one, store)
+    one, _ = hosts.add_leader("one")
     hosts.clock.now += GIVE_UP_AFTER - 0.1
     assert one.is_confirmed
     hosts.clock.now += 0.1  # it was frozen, for example
@@ -512,8 +486,7 @@ def test_a_lease_is_confirmed_until_another_daemon_may_take_it_soon(hosts: Hosts
 
 
 def test_a_lease_is_confirmed_from_before_the_request_for_it(hosts: Hosts) -> None:
-    one, store = hosts.add("one")
-    lead(one, store)
+    one, _ = hosts.add_leader("one")
 
     def freeze(_: str) -> None:
         hosts.clock.now += GIVE_UP_AFTER
@@ -526,8 +499,7 @@ def test_a_lease_is_confirmed_from_before_the_request_for_it(hosts: Hosts) -> No
 def test_a_leader_whose_connection_was_lost_during_a_freeze_renews_over_a_new_one(
     hosts: Hosts, address: str, postgres: PostgresServer
 ) -> None:
-    one, store = hosts.add("one")
-    lead(one, store)
+    one, _ = hosts.add_leader("one")
     pid = one._connect().execute("select pg_backend_pid() as pid").fetchone()["pid"]
     postgres.query(address, f"select pg_terminate_backend({pid}, 5000)")
     hosts.clock.now += GIVE_UP_AFTER
@@ -536,8 +508,7 @@ def test_a_leader_whose_connection_was_lost_during_a_freeze_renews_over_a_new_on
 
 
 def test_a_leader_that_was_frozen_finds_out_whether_it_still_leads_before_it_gives_up(hosts: Hosts) -> None:
-    one, store = hosts.add("one")
-    lead(one, store)
+    one, _ = hosts.add_leader("one")
     one.start()
     hosts.clock.wait_until(lambda: hosts.clock.waiting == 2)  # for the next renewal, and for the next look at the lease
     hosts.clock.now += GIVE_UP_AFTER + 1
@@ -569,10 +540,9 @@ def test_an_aborted_connection_leaves_a_file_alone_that_has_its_number(address: 
         assert other.recv(100) == b"still open"
 
 
-def test_a_command_takes_the_expired_lease_of_a_killed_daemon(hosts: Hosts, address: str, postgres: PostgresServer) -> None:
-    one, store = hosts.add("one")
-    lead(one, store)
-    postgres.query(address, EXPIRE)
+def test_a_command_takes_the_expired_lease_of_a_killed_daemon(hosts: Hosts, address: str) -> None:
+    hosts.add_leader("one")
+    hosts.expire()
     with hosts.clock.passing():
         lease = lead_for_a_command(address, "command", hosts.clock)
     assert lease.epoch == 2
@@ -591,8 +561,7 @@ def test_run_once_takes_the_expired_lease_of_a_killed_daemon(address: str, tmp_p
 
 
 def test_a_command_changes_nothing_while_a_daemon_leads(hosts: Hosts, address: str) -> None:
-    one, store = hosts.add("one")
-    lead(one, store)
+    one, _ = hosts.add_leader("one")
     with pytest.raises(DatabaseUnavailable, match="one leads: run this command on that host"):
         lead_for_a_command(address, "me", hosts.clock)
     one.stop()
@@ -698,15 +667,11 @@ class RealDaemon:
         self.log.close()
 
 
-def test_everyone_sees_who_leads_since_when_and_from_whom_it_took_over(
-    hosts: Hosts, address: str, postgres: PostgresServer
-) -> None:
+def test_everyone_sees_who_leads_since_when_and_from_whom_it_took_over(hosts: Hosts) -> None:
     (one, _), (two, store) = hosts.add("one"), hosts.add("two")
     assert boots.find_leader(store.connection) is None
     one.try_to_lead()
-    postgres.query(address, EXPIRE)
-    two.try_to_lead()
-    hosts.clock.now += PATIENCE
+    hosts.expire(two)
     assert two.try_to_lead() is None
     leader = boots.find_leader(store.connection)
     assert leader is not None

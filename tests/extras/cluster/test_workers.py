@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
@@ -29,7 +29,7 @@ from cluster_processes import Cluster
 from missing_libraries import run_without
 from patience import PATIENCE, wait_until
 from procrastinate.connector import LISTEN_TIMEOUT
-from remote_bench import RemoteBench, TextCodec
+from remote_bench import Call, Once, RemoteBench, TextCodec, Work, faulty, use_queue, wait_for_event
 from run_async import new_http_client
 from servers.postgres import PostgresServer
 from servers.scripted import Server, reply
@@ -43,7 +43,6 @@ from scheduler.cli.main import commands
 from scheduler.extras.cluster.job_queue import (
     SCHEMA_LOCK,
     AttemptEnd,
-    Claimed,
     FetchedJob,
     JobQueue,
     NewAttempt,
@@ -52,9 +51,8 @@ from scheduler.extras.cluster.job_queue import (
 )
 from scheduler.extras.cluster.payloads import SCHEMA, AttemptRefused
 from scheduler.extras.cluster.remote_executor import CLOSE_SECONDS
-from scheduler.extras.cluster.remote_worker import TIME_OVER
+from scheduler.extras.cluster.remote_worker import TIME_OVER, TOO_LATE
 from scheduler.extras.cluster.worker_guard import HEADER
-from scheduler.model.daemon_health import WorkerState
 from scheduler.system.orphans import find_orphans
 from scheduler.system.process import Children
 from scheduler.work.executor import Done, Interrupted, NeverBegun
@@ -64,6 +62,7 @@ pytestmark = [required_programs.needs("initdb"), pytest.mark.process]
 
 LEASE = 2.0
 ENDS = UnbegunEnds("owner", "unbegun", "lost")
+JOBS = "select count(*) from procrastinate_jobs where queue_name = '{queue}'"
 
 
 @pytest.fixture
@@ -73,73 +72,51 @@ def clock() -> SimulatedClock:
 
 @pytest.fixture
 def bench(postgres: PostgresServer, clock: SimulatedClock) -> Iterator[RemoteBench]:
-    bench = RemoteBench(postgres, clock)
+    bench = RemoteBench(postgres, clock, clock.wait_until)
     yield bench
     with clock.passing():
         bench.close()
 
 
-async def shout(task: str, children: Children) -> str:
+async def start_program(task: str, children: Children) -> str:
+    await children.start(["sleep", "60"], stdin=b"", env={}, cwd=Path("/"))
     return task.upper()
 
 
+async def take_long(task: str, children: Children) -> str:
+    await asyncio.sleep(PATIENCE)
+    return task
+
+
+# The scheduler.
+
+
 def test_results_survive_a_kill_of_the_server_and_arrive_once(clock: SimulatedClock) -> None:
-    server = PostgresServer().start()
-    begun, go_on = list[str](), threading.Event()
-
-    async def carry(task: str, children: Children) -> str:
-        begun.append(task)
-        while not go_on.is_set():
-            await children.start(["sleep", "0.05"], stdin=b"", env={}, cwd=Path("/"))
-        return task.upper()
-
+    server, work = PostgresServer().start(), Work(is_open=False)
     try:
         with clock.passing(), RemoteBench(server, clock) as bench:
-            executor = bench.make(carry, lambda: None)
-            for number in range(3):
-                executor.submit(number, f"task{number}")
-            wait_until(lambda: len(begun) == 3)
+            bench.start_worker(work)
+            executor = bench.submit("task1", "task2", "task3")
+            wait_until(lambda: len(work.begun) == 3)
             server.kill()
             clock.server_hangs = True
-            executor.submit(3, "task3")  # while PostgreSQL is down
-            go_on.set()
+            executor.submit(4, "task4")  # while PostgreSQL is down
+            work.gate.set()
             wait_until(lambda: executor.problem is not None)
             server.start()
-            wait_until(lambda: len(executor.results()) == 4)
+            assert bench.ends(executor, 4) == ["TASK1", "TASK2", "TASK3", "TASK4"]
             clock.server_hangs = False
-            assert sorted(str(done.result) for _, done in executor.results()) == ["TASK0", "TASK1", "TASK2", "TASK3"]
-            executor.ack([0, 1, 2, 3])
+            executor.ack([1, 2, 3, 4])
             wait_until(executor.is_flushed)
-            assert server.query(bench.dsn.reveal(), "select count(*) from heartbeatd_attempt") == "0"
-            assert server.query(bench.dsn.reveal(), "select count(*) from procrastinate_jobs") == "0"
+            left = "select (select count(*) from heartbeatd_attempt), (select count(*) from procrastinate_jobs)"
+            assert bench.query(left) == "0|0"
     finally:
         server.close()
 
 
-def test_the_task_of_a_worker_that_vanished_comes_back_as_interrupted(
-    bench: RemoteBench, clock: SimulatedClock, postgres: PostgresServer
-) -> None:
-    executor = bench.make_executor("vanished", lambda: None, lease=LEASE)
-    executor.submit(1, "a")
-    clock.wait_until(executor.is_flushed)
-
-    async def fetch() -> None:
-        queue = JobQueue(bench.dsn, "vanished")
-        await queue.open()
-        assert await queue.fetch(await queue.register("w"), "w", 1)
-        await queue.close()
-
-    asyncio.run(fetch())
-    postgres.query(bench.dsn.reveal(), "update procrastinate_workers set last_heartbeat = now() - interval '1 hour'")
-    clock.wait_until(executor.results)
-    exception = executor.results()[0][1].exception
-    assert isinstance(exception, Interrupted)
-    assert not exception.was_stopped
-
-
 @pytest.mark.parametrize("first", [[], [True]], ids=["before a submission", "during a submission"])
 def test_a_scheduler_submits_nothing_while_another_one_may_lead(
-    bench: RemoteBench, clock: SimulatedClock, postgres: PostgresServer, first: list[bool]
+    bench: RemoteBench, clock: SimulatedClock, first: list[bool]
 ) -> None:
     answers, leads, asked = iter([*first, False]), threading.Event(), threading.Event()
 
@@ -149,135 +126,206 @@ def test_a_scheduler_submits_nothing_while_another_one_may_lead(
             asked.set()
         return leads.is_set() if answer is None else answer
 
-    executor = bench.make_executor(f"standby{len(first)}", lambda: None, may_submit=may_submit)
-    executor.submit(1, "a")
+    executor = bench.submit("a", may_submit=may_submit)
     clock.wait_until(asked.is_set)
-    count = f"select count(*) from procrastinate_jobs where queue_name = 'standby{len(first)}'"
-    assert postgres.query(bench.dsn.reveal(), count) == "0"
+    assert bench.query(JOBS) == "0"
     leads.set()
     clock.wait_until(executor.is_flushed)
-    assert postgres.query(bench.dsn.reveal(), count) == "1"
+    assert bench.query(JOBS) == "1"
 
 
-def test_a_task_that_is_fetched_after_its_deadline_does_not_begin(bench: RemoteBench, clock: SimulatedClock) -> None:
-    """The deadline has passed in the queue. The clock of the worker's machine is ten minutes off, which makes no difference."""
-    begun: list[str] = []
+def test_an_executor_receives_results_while_a_withdrawal_waits_for_the_server(bench: RemoteBench, clock: SimulatedClock) -> None:
+    work, is_withdrawing = Work(is_open=False), threading.Event()
 
-    async def carry(task: str, children: Children) -> str:
-        begun.append(task)
-        return task
+    async def never_answer(call: Call) -> Any:
+        is_withdrawing.set()
+        await asyncio.sleep(PATIENCE)
 
-    executor = bench.make_executor("late", lambda: None, seconds=-1.0)
-    executor.submit(1, "late")
-    clock.wait_until(executor.is_flushed)
-    bench.start_worker("late", carry, offset=lambda: 600.0)
-    clock.wait_until(executor.results)
-    assert begun == []
-    assert "the time of the run was over" in str(executor.results()[0][1].exception)
+    bench.start_worker(work)
+    executor = bench.submit_all("a", "b", kind=faulty(withdraw=never_answer))
+    executor.cancel(1, "cancelled")
+    clock.wait_until(is_withdrawing.is_set)
+    work.gate.set()
+    assert bench.ends(executor, 2) == ["A", "B"]
 
 
-def test_a_worker_whose_machine_was_frozen_ends_its_tasks_and_works_on(bench: RemoteBench, clock: SimulatedClock) -> None:
-    """The clock jumps by ten minutes, as after SIGSTOP and SIGCONT. PostgreSQL has not given the task away in the meantime."""
-    frozen = 0.0
-    began = threading.Event()
+def test_a_task_that_cannot_be_written_is_its_own_error_and_the_next_one_runs(bench: RemoteBench) -> None:
+    bench.start_worker()
+    executor = bench.submit({1, 2}, "next")  # type: ignore[arg-type]  # JSON has no sets
+    assert bench.ends(executor, 2) == ["TypeError: Object of type set is not JSON serializable", "NEXT"]
 
-    async def carry(task: str, children: Children) -> str:
-        began.set()
-        if task == "slow":
-            await children.start(["sleep", "60"], stdin=b"", env={}, cwd=Path("/"))
-        return task.upper()
 
-    worker = bench.start_worker("frozen", carry, lease=LEASE, offset=lambda: frozen)
-    executor = bench.make_executor("frozen", lambda: None, lease=60.0)
-    executor.submit(1, "slow")
-    clock.wait_until(began.is_set)
-    frozen = 600.0
-    clock.wait_until(executor.results)
-    exception = executor.results()[0][1].exception
-    assert isinstance(exception, Interrupted)
-    # The task may have ended first, if it was about to start its program.
-    clock.wait_until(lambda: worker.counts.lost_leases == 1)
+def test_a_second_scheduler_process_adopts_what_the_first_has_submitted(bench: RemoteBench, clock: SimulatedClock) -> None:
+    bench.submit_all("a", "b", owner="first")
+    second = bench.make_executor(owner="second")
+    with clock.passing():
+        assert second.adopt_runs([("first", 1, "a"), ("first", 9, "z")], ["first"], lambda: False)
+    assert second.inflight() == {1: "a"}  # 9 never reached the queue, and no scheduler waits for 2
+    bench.start_worker()
+    assert bench.ends(second) == ["A"]
+
+
+@pytest.mark.parametrize("is_made", [False, True], ids=["before anything is written", "after the commit"])
+@pytest.mark.parametrize("given_up", [False, True])
+def test_a_run_that_is_cancelled_after_a_failed_submission_is_not_submitted(
+    bench: RemoteBench, clock: SimulatedClock, is_made: bool, given_up: bool
+) -> None:
+    """At the moment of the cancellation, the scheduler does not know whether it still leads."""
+    leads = threading.Event()
+    leads.set()
+    executor = bench.submit("a", may_submit=lambda: leads.is_set(), kind=faulty(submit=Once(is_made=is_made)))
+    clock.wait_until(lambda: executor.problem is not None)
+    leads.clear()
+    if given_up:
+        executor.give_up(1, Done("a", None, NeverBegun()))
+    else:
+        executor.cancel(1, "cancelled")
+    clock.wait_until(lambda: executor.problem is None)
+    leads.set()
+    assert (bench.ends(executor), executor.inflight()) == (["never begun"], {})
     executor.ack([1])
-    executor.submit(2, "next")
-    clock.wait_until(executor.results)
-    assert executor.results()[0][1].result == "NEXT"
+    attempts = "select count(*) from heartbeatd_attempt where owner = '{queue}'"
+    clock.wait_until(lambda: (bench.query(attempts), bench.query(JOBS)) == ("0", "0"))
 
 
-def test_a_worker_that_is_frozen_before_a_task_begins_does_not_begin_it(bench: RemoteBench, clock: SimulatedClock) -> None:
-    begun: list[str] = []
-    frozen = 0.0
+def test_a_run_that_is_cancelled_while_a_worker_fetches_it_does_not_go_on(bench: RemoteBench, clock: SimulatedClock) -> None:
+    locked = [[f"{bench.queue}/1/a"]]  # the answer to the first withdrawal
 
-    async def carry(task: str, children: Children) -> str:
-        begun.append(task)
-        return task
+    async def withdraw(call: Call) -> Any:
+        return locked.pop() if locked else await call()
 
+    executor = bench.submit_all("a", kind=faulty(withdraw=withdraw))
+    executor.cancel(1, "cancelled")
+    assert bench.ends(executor) == ["never begun"]
+
+
+def test_a_scheduler_that_closes_sends_what_is_left_although_the_server_no_longer_answers_its_listening_connection(
+    bench: RemoteBench, clock: SimulatedClock
+) -> None:
+    """psycopg answers the first cancellation of the listening task by waiting for the server."""
+    leads = threading.Event()
+    executor = bench.submit("a", may_submit=leads.is_set)
+    listening = "select pid from pg_stat_activity where pid <> pg_backend_pid() and query ~ '^(LISTEN|SELECT 1)'"
+    clock.wait_until(lambda: bench.query(listening))
+    pid = int(bench.query(listening).split()[0])
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        clock.advance(LISTEN_TIMEOUT)  # it asks the server for a sign of life
+        leads.set()
+        began_at = clock.now
+        with clock.passing():
+            executor.close()
+        assert clock.now - began_at < CLOSE_SECONDS
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert bench.query(JOBS) == "1"
+
+
+def test_no_worker_executes_what_an_earlier_scheduler_has_left_although_the_server_fails_in_between(
+    bench: RemoteBench, clock: SimulatedClock
+) -> None:
+    bench.submit_all("a", owner="left-first")
+    second = bench.make_executor(owner="left-second", kind=faulty(forget_all=Once()))
+    with clock.passing():
+        assert second.adopt_runs([], ["left-first"], lambda: False)
+    assert bench.query(JOBS) == "0"
+
+
+def test_after_an_interruption_workers_get_the_time_of_a_lease_to_reach_the_queue_again(
+    bench: RemoteBench, clock: SimulatedClock
+) -> None:
+    lease, reached, reaped, fails_once = 60.0, list[float](), list[float](), Once()
+
+    async def results(call: Call) -> Any:
+        received = await fails_once(call)
+        reached.append(clock.now)
+        return received
+
+    async def reap(call: Call) -> Any:
+        reaped.append(clock.now)
+        return await call()
+
+    bench.submit("a", lease=lease, kind=faulty(results=results, reap=reap))
+    clock.wait_until(lambda: reaped)
+    assert reaped[0] - reached[0] >= lease
+
+
+# Tasks that a worker does not begin.
+
+
+def test_a_task_that_is_fetched_after_its_deadline_does_not_begin(bench: RemoteBench) -> None:
+    """The deadline has passed in the queue. The clock of the worker's machine is ten minutes off, which makes no difference."""
+    work = Work()
+    executor = bench.submit_all("late", seconds=-1.0)
+    bench.offset = 600.0
+    bench.start_worker(work)
+    assert (bench.ends(executor), work.begun) == ([TOO_LATE], [])
+
+
+def test_a_worker_that_is_frozen_before_a_task_begins_does_not_begin_it(bench: RemoteBench) -> None:
     class FreezingCodec(TextCodec):
         def task_from_json(self, data: Mapping[str, Any]) -> str:
-            nonlocal frozen
-            frozen = 600.0
+            bench.offset = 600.0
             return super().task_from_json(data)
 
-    bench.start_worker("freezing", carry, lease=LEASE, offset=lambda: frozen, codec=FreezingCodec("freezing"))
-    executor = bench.make_executor("freezing", lambda: None, seconds=3600.0)
-    executor.submit(1, "a")
-    clock.wait_until(executor.results)
-    assert begun == []
-    assert isinstance(executor.results()[0][1].exception, Interrupted)
+    work = Work()
+    bench.start_worker(work, lease=LEASE, codec=FreezingCodec())
+    (end,) = bench.ends(bench.submit("a"))
+    assert (end in ("lost", "stopped"), work.begun) == (True, [])
 
 
-def test_a_worker_that_stops_gives_its_tasks_back(bench: RemoteBench, clock: SimulatedClock) -> None:
-    began = threading.Event()
+def test_a_worker_that_loses_its_lease_during_a_fetch_does_not_begin_the_task(bench: RemoteBench, clock: SimulatedClock) -> None:
+    """The answer to the fetch comes only after the worker has registered again."""
+    work, fetched, registered_again = Work(), threading.Event(), threading.Event()
 
-    async def carry(task: str, children: Children) -> str:
-        began.set()
-        await children.start(["sleep", "60"], stdin=b"", env={}, cwd=Path("/"))
-        return task
-
-    worker = bench.start_worker("stopping", carry)
-    executor = bench.make_executor("stopping", lambda: None)
-    executor.submit(1, "a")
-    clock.wait_until(began.is_set)
-    worker.stop()
-    clock.wait_until(executor.results)
-    exception = executor.results()[0][1].exception
-    assert isinstance(exception, Interrupted)
-    assert exception.was_stopped
-
-
-class SlowAnswer(JobQueue):
-    """A queue whose answer to a fetch with jobs comes late."""
-
-    has_fetched = threading.Event()
-    go_on = threading.Event()
-
-    async def fetch(self, worker_id: int, name: str, room: int) -> list[FetchedJob]:
-        jobs = await super().fetch(worker_id, name, room)
-        self.has_fetched.set()
-        while jobs and not self.go_on.is_set():
-            await asyncio.sleep(0.01)
+    async def fetch(call: Call) -> Any:
+        if (jobs := await call()) and not fetched.is_set():
+            fetched.set()
+            await wait_for_event(registered_again)
         return jobs
+
+    async def register(call: Call) -> Any:
+        worker_id = await call()
+        if fetched.is_set():
+            registered_again.set()
+        return worker_id
+
+    bench.start_worker(work, lease=LEASE, kind=faulty(fetch=fetch, register=register))
+    executor = bench.submit("a")
+    clock.wait_until(fetched.is_set)
+    bench.offset = 5 * LEASE
+    assert (bench.ends(executor), work.begun) == (["stopped"], [])
+
+
+def test_a_worker_that_is_stopped_while_it_fetches_a_task_gives_the_task_back(
+    bench: RemoteBench, clock: SimulatedClock, postgres: PostgresServer
+) -> None:
+    executor = bench.submit_all("a")
+    fetching = "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and query like 'update heartbeatd_attempt%'"
+    with postgres.locked(bench.dsn.reveal(), f"select 1 from heartbeatd_attempt where owner = '{bench.queue}' for update"):
+        worker = bench.start_worker()
+        clock.wait_until(lambda: bench.query(fetching) == "1")
+        worker.stop()
+        clock.wait_until(lambda: worker.find_problem() == "it is stopping")
+    assert bench.ends(executor) == ["stopped"]
 
 
 def test_a_worker_that_drains_while_it_fetches_a_task_still_carries_it_out(bench: RemoteBench, clock: SimulatedClock) -> None:
-    executor = bench.make_executor("drains", lambda: None)
-    executor.submit(1, "a")
-    clock.wait_until(executor.is_flushed)
-    worker = bench.start_worker("drains", shout, lease=LEASE, kind=SlowAnswer)
-    clock.wait_until(SlowAnswer.has_fetched.is_set)
+    has_fetched, go_on = threading.Event(), threading.Event()
 
-    async def drain() -> list[int]:
-        queue = JobQueue(bench.dsn, "drains")
-        await queue.open()
-        try:
-            return await queue.drain("worker", 60.0)
-        finally:
-            await queue.close()
+    async def fetch(call: Call) -> Any:
+        if jobs := await call():
+            has_fetched.set()
+            await wait_for_event(go_on)
+        return jobs
 
-    assert asyncio.run(drain()) == [1]
+    executor = bench.submit_all("a")
+    worker = bench.start_worker(lease=LEASE, kind=faulty(fetch=fetch))
+    clock.wait_until(has_fetched.is_set)
+    assert bench.use(lambda queue: queue.drain("worker", 60.0)) == [1]
     clock.wait_until(lambda: worker.find_problem() == "it takes no more runs")
-    SlowAnswer.go_on.set()
-    clock.wait_until(executor.results)
-    assert [(number, done.result) for number, done in executor.results()] == [(1, "A")]
+    go_on.set()
+    assert bench.ends(executor) == ["A"]
 
 
 def test_a_task_that_is_cancelled_while_it_waits_for_another_config_ends_without_having_begun(
@@ -290,20 +338,18 @@ def test_a_task_that_is_cancelled_while_it_waits_for_another_config_ends_without
             refused.set()
             raise AttemptRefused("another config", may_change=True)
 
-    bench.start_worker("configs", shout, codec=WaitingCodec("configs"))
-    executor = bench.make_executor("configs", lambda: None)
-    executor.submit(1, "a")
+    bench.start_worker(codec=WaitingCodec())
+    executor = bench.submit("a")
     clock.wait_until(refused.is_set)
     executor.cancel(1, "cancelled")
-    clock.wait_until(executor.results)
-    assert isinstance(executor.results()[0][1].exception, NeverBegun)
+    assert bench.ends(executor) == ["never begun"]
 
 
 class BrokenCodec(TextCodec):
     """A codec that fails in an unexpected way for the task `broken`, at once or while it waits for another config."""
 
-    def __init__(self, prefix: str, *, may_wait: bool) -> None:
-        super().__init__(prefix)
+    def __init__(self, *, may_wait: bool) -> None:
+        super().__init__()
         self._waits = may_wait
 
     def task_from_json(self, data: Mapping[str, Any]) -> str:
@@ -315,61 +361,271 @@ class BrokenCodec(TextCodec):
         raise RecursionError("maximum recursion depth exceeded")
 
 
-@pytest.mark.parametrize("may_wait", [False, True])
+@pytest.mark.parametrize(
+    ("may_wait", "reload_error", "problem"),
+    [
+        (False, None, "maximum recursion depth exceeded"),
+        (True, None, "maximum recursion depth exceeded"),
+        (True, OSError("too many open files"), "too many open files"),
+    ],
+)
 def test_a_task_that_cannot_be_read_is_refused_and_the_others_run(
-    bench: RemoteBench, clock: SimulatedClock, may_wait: bool
-) -> None:
-    name = f"broken{may_wait}"
-    executor = bench.make_executor(name, lambda: None)
-    for number, task in enumerate(["broken", "next"]):
-        executor.submit(number, task)
-    clock.wait_until(executor.is_flushed)
-    bench.start_worker(name, shout, codec=BrokenCodec(name, may_wait=may_wait))
-    clock.wait_until(lambda: len(executor.results()) == 2)
-    assert [(number, done.result) for number, done in sorted(executor.results())] == [
-        (0, "refused: worker cannot run it: maximum recursion depth exceeded"), (1, "NEXT"),
-    ]  # fmt: skip
-
-
-def test_a_task_that_waits_for_another_config_is_refused_if_that_cannot_be_read(
-    bench: RemoteBench, clock: SimulatedClock
+    bench: RemoteBench, may_wait: bool, reload_error: OSError | None, problem: str
 ) -> None:
     def reload() -> None:
-        raise OSError("too many open files")
+        if reload_error:
+            raise reload_error
 
-    executor = bench.make_executor("unreadable", lambda: None)
-    executor.submit(1, "broken")
-    bench.start_worker("unreadable", shout, codec=BrokenCodec("unreadable", may_wait=True), reload=reload)
-    clock.wait_until(executor.results)
-    assert [done.result for _, done in executor.results()] == ["refused: worker cannot run it: too many open files"]
-
-
-class VersionCodec(TextCodec):
-    """The codec of another version: it has a further field in tasks and results."""
-
-    def __init__(self, prefix: str, schema: int) -> None:
-        super().__init__(prefix)
-        self.schema = schema
-
-    def task_to_json(self, task: str) -> Mapping[str, Any]:
-        return {**super().task_to_json(task), "colour": "red"}
+    executor = bench.submit_all("broken", "next")
+    bench.start_worker(codec=BrokenCodec(may_wait=may_wait), reload=reload)
+    assert bench.ends(executor, 2) == [f"refused: worker cannot run it: {problem}", "NEXT"]
 
 
 @pytest.mark.parametrize("schema", [SCHEMA - 1, SCHEMA, SCHEMA + 1, SCHEMA + 2])
 def test_during_an_upgrade_runs_are_executed_by_workers_that_are_one_version_behind_or_ahead(
-    bench: RemoteBench, clock: SimulatedClock, schema: int
+    bench: RemoteBench, schema: int
 ) -> None:
     """A result of a version that is too far away cannot be read by the scheduler either, which says so."""
-    name = f"upgrade{schema}"
-    bench.start_worker(name, shout, codec=VersionCodec(name, schema))
-    executor = bench.make_executor(name, lambda: None)
+
+    class OtherVersion(TextCodec):
+        def task_to_json(self, task: str) -> Mapping[str, Any]:
+            return {**super().task_to_json(task), "colour": "red"}
+
+    codec = OtherVersion()
+    codec.schema = schema
+    bench.start_worker(codec=codec)
+    (end,) = bench.ends(bench.submit("a"))
+    distant = f"the worker writes schema {schema}, and this is schema {SCHEMA}; update heartbeatd"
+    assert end == "A" if schema <= SCHEMA + 1 else distant in end
+
+
+# Tasks that a worker has begun.
+
+
+def test_the_task_of_a_worker_that_vanished_comes_back_as_interrupted(bench: RemoteBench) -> None:
+    executor = bench.submit_all("a", lease=LEASE)
+
+    async def fetch(queue: JobQueue) -> int:
+        worker = await queue.register("w")
+        assert await queue.fetch(worker, "w", 1)
+        return worker
+
+    worker = bench.use(fetch)
+    bench.query(f"update procrastinate_workers set last_heartbeat = now() - interval '1 hour' where id = {worker}")
+    assert bench.ends(executor) == ["lost"]
+
+
+def test_a_worker_whose_machine_was_frozen_ends_its_tasks_and_works_on(bench: RemoteBench, clock: SimulatedClock) -> None:
+    """The clock jumps by ten minutes, as after SIGSTOP and SIGCONT. PostgreSQL has not given the task away in the meantime."""
+    began = threading.Event()
+
+    async def carry(task: str, children: Children) -> str:
+        began.set()
+        return await start_program(task, children) if task == "slow" else task.upper()
+
+    worker = bench.start_worker(carry, lease=LEASE)
+    executor = bench.submit("slow")
+    clock.wait_until(began.is_set)
+    bench.offset = 600.0
+    (end,) = bench.ends(executor)
+    assert end in ("lost", "stopped")  # the task may have ended first, if it was about to start its program
+    clock.wait_until(lambda: worker.counts.lost_leases == 1)
+    executor.ack([1])
+    executor.submit(2, "next")
+    assert bench.ends(executor) == ["NEXT"]
+
+
+@pytest.mark.parametrize("hurries", [False, True], ids=["after the grace", "at a second signal"])
+def test_a_worker_that_stops_gives_its_tasks_back(bench: RemoteBench, clock: SimulatedClock, hurries: bool) -> None:
+    hurry = asyncio.Event()
+    worker = bench.start_worker(start_program, grace=3600.0 if hurries else 0.0, hurry=hurry)
+    executor = bench.submit("a")
+    clock.wait_until(lambda: worker.in_progress == 1)
+    worker.stop()
+    clock.wait_until(lambda: worker.is_stopping)
+    if hurries:
+        hurry.set()
+    assert bench.ends(executor) == ["stopped"]
+
+
+def test_a_task_is_executed_although_the_answer_to_its_fetch_was_lost(bench: RemoteBench) -> None:
+    executor = bench.submit("a")
+    bench.start_worker(kind=faulty(fetch=Once(is_made=True)))
+    assert bench.ends(executor) == ["A"]
+
+
+def test_a_task_that_the_server_gives_to_its_worker_again_runs_once(bench: RemoteBench, clock: SimulatedClock) -> None:
+    """After a failover that has lost the commit of the first fetch."""
+    work = Work(is_open=False)
+    worker = bench.start_worker(work, kind=faulty(fetch=Once(is_made=True)))
+    executor = bench.submit("a")
+    clock.wait_until(lambda: work.begun)
+    fail_over = "update procrastinate_jobs set status = 'todo' where queue_name = '{queue}' and status = 'doing'"
+    clock.wait_until(lambda: bench.query(f"{fail_over}; {JOBS} and status = 'todo'") == "1")
+    executor.submit(2, "b")  # the worker fetches both
+    clock.wait_until(lambda: "b" in work.begun)
+    work.gate.set()
+    assert bench.ends(executor, 2) == ["A", "B"]
+    assert (work.begun, worker.in_progress) == (["a", "b"], 0)
+
+
+def test_a_worker_ends_a_job_that_it_has_fetched_and_does_not_know(bench: RemoteBench, clock: SimulatedClock) -> None:
+    """After a failover, the server says that the worker executes a job whose result it has lost. The job has the lock of its lane."""
+    worker = bench.start_worker(lease=LEASE)
+    executor = bench.make_executor()
+    clock.wait_until(lambda: worker.find_problem() is None)
+    bench.query(
+        "insert into procrastinate_jobs (queue_name, task_name, lock, status, worker_id)"
+        " select queue, 'x', '{queue}/a', 'doing', id from heartbeatd_worker where queue = '{queue}'"
+    )
     executor.submit(1, "a")
-    clock.wait_until(executor.results)
-    done = executor.results()[0][1]
-    if schema > SCHEMA + 1:
-        assert f"the worker writes schema {schema}, and this is schema {SCHEMA}; update heartbeatd" in str(done.exception)
-    else:
-        assert done.result == "A"
+    assert bench.ends(executor) == ["A"]
+
+
+def test_a_worker_whose_lease_is_over_calls_nothing_and_is_not_ready(
+    bench: RemoteBench, clock: SimulatedClock, tmp_path: Path
+) -> None:
+    server, problems, is_cut = Server([reply({})]), list[str | None](), threading.Event()
+
+    async def call_agent(task: str, children: Children) -> str:
+        async with new_http_client() as http:
+            resources = resources_of_run(children, (), http)
+            bench.offset = 600.0
+            problems.append((await resources.start(["touch", "called"], stdin=b"", env={}, cwd=tmp_path)).problem)
+            try:
+                await resources.http.post(server.url, {}, b"", 1.0)
+            except CallError as error:
+                problems.append(str(error))
+        return task
+
+    async def register(call: Call) -> Any:
+        if is_cut.is_set():
+            raise QueueUnavailable("the network is down")
+        return await call()
+
+    worker = bench.start_worker(call_agent, lease=LEASE, kind=faulty(register=register))
+    clock.wait_until(lambda: worker.find_problem() is None)
+    assert worker.permit_until(clock.now + 3600).allows_start()
+    assert not worker.permit_until(clock.now - 1).allows_start()  # the end of a task's time
+    is_cut.set()
+    with server:
+        bench.ends(bench.submit("a"))
+    assert problems == [TIME_OVER, TIME_OVER]
+    assert (server.requests, list(tmp_path.iterdir())) == ([], [])
+    assert worker.find_problem() is not None
+    assert worker.metrics()["heartbeatd_worker_ready"] == 0.0
+
+
+def test_a_lease_is_counted_from_before_the_request_for_it(bench: RemoteBench, clock: SimulatedClock) -> None:
+    """The worker is frozen before it gets the answer. Another worker may have its tasks by then."""
+
+    async def register(call: Call) -> Any:
+        number = await call()
+        bench.offset = 600.0
+        return number
+
+    worker = bench.start_worker(kind=faulty(register=register))
+    clock.wait_until(lambda: worker.counts.lost_leases == 1)
+
+
+def test_a_worker_has_not_lost_its_first_lease_while_it_still_removes_dead_workers(
+    bench: RemoteBench, clock: SimulatedClock
+) -> None:
+    async def be_slow(call: Call) -> Any:
+        await asyncio.sleep(5)  # of the simulated clock
+        return await call()
+
+    worker = bench.start_worker(kind=faulty(remove_dead_workers=be_slow))
+    clock.wait_until(lambda: worker.find_problem() is None)
+    assert worker.counts.lost_leases == 0
+
+
+@pytest.mark.parametrize(("succeeds", "end"), [(True, "EXIT CODE -15"), (False, "lost")])
+def test_only_the_success_of_a_task_counts_when_the_lease_of_its_worker_is_over(
+    bench: RemoteBench, succeeds: bool, end: str
+) -> None:
+    """The guard ends its program then, so that another worker can repeat the run. That is no result of the program."""
+
+    class Codec(TextCodec):
+        def is_success(self, result: str) -> bool:
+            return succeeds
+
+    async def carry(task: str, children: Children) -> str:
+        bench.offset = 600.0
+        if succeeds:
+            with suppress(asyncio.CancelledError):  # its answer arrives at the moment at which it is cancelled
+                await asyncio.sleep(PATIENCE)
+        return task.upper()
+
+    bench.start_worker(carry, codec=Codec())
+    assert bench.ends(bench.submit("exit code -15")) == [end]
+
+
+def test_the_late_result_of_a_worker_that_was_believed_lost_changes_nothing_and_is_counted(
+    bench: RemoteBench, clock: SimulatedClock
+) -> None:
+    work = Work(is_open=False)
+    lost = TextCodec().write_done(Done(None, None, Interrupted("worker was lost", was_stopped=False)))
+    worker = bench.start_worker(work)
+    executor = bench.submit("a")
+    clock.wait_until(lambda: work.begun)
+    assert bench.use(lambda queue: queue.reap([bench.queue], 0.0, lambda _: lost)) == [f"{bench.queue}/1/a"]
+    work.gate.set()
+    clock.wait_until(lambda: worker.metrics()["heartbeatd_worker_stale_results_total"] == 1)
+    assert bench.ends(executor) == ["lost"]
+
+
+def test_a_recorded_result_does_not_count_as_late_although_the_answer_was_lost(bench: RemoteBench, clock: SimulatedClock) -> None:
+    worker = bench.start_worker(kind=faulty(finish=Once(is_made=True)))
+    assert bench.ends(bench.submit("a")) == ["A"]
+    clock.wait_until(lambda: worker.in_progress == 0)
+    assert worker.metrics()["heartbeatd_worker_stale_results_total"] == 0
+
+
+def test_a_worker_ends_a_task_that_its_scheduler_no_longer_wants(bench: RemoteBench, clock: SimulatedClock) -> None:
+    worker = bench.start_worker(take_long)
+    first = bench.submit("a", owner="unwanted-first")
+    clock.wait_until(lambda: worker.in_progress == 1)
+    first.give_up(1, Done("a", "given up", None))  # it does not end in time
+    clock.wait_until(lambda: worker.in_progress == 0)
+    first.submit(2, "b")
+    clock.wait_until(lambda: worker.in_progress == 1)
+    second = bench.make_executor(owner="unwanted-second")
+    with clock.passing():
+        assert second.adopt_runs([], ["unwanted-first"], lambda: False)  # the first was killed
+    clock.wait_until(lambda: worker.in_progress == 0)
+
+
+def test_the_lane_of_a_program_left_behind_is_locked_before_the_run_ends_and_free_when_it_has_gone(bench: RemoteBench) -> None:
+    left, locked_at_end = list[str](), list[str]()
+    query = "select lane from heartbeatd_lane where holder like '%left behind on {queue}'"
+
+    async def finish(call: Call) -> Any:
+        locked_at_end.append(bench.query(query))
+        return await call()
+
+    async def carry(task: str, children: Children) -> str:
+        left[:] = [task] if task == "agent/left" else []
+        return task
+
+    bench.start_worker(carry, name=bench.queue, locked_lanes=lambda: list(left), kind=faulty(finish=finish))
+    executor = bench.submit("agent/left")
+    assert (bench.ends(executor), locked_at_end) == (["agent/left"], ["agent/left"])
+    executor.submit(2, "agent/other")
+    assert (bench.ends(executor, 2), bench.query(query)) == (["agent/left", "agent/other"], "")
+
+
+def test_the_programs_of_a_worker_end_before_another_worker_can_repeat_its_runs(
+    bench: RemoteBench, clock: SimulatedClock
+) -> None:
+    """The guard ends them if the worker is frozen. Another worker may repeat the runs when the lease is over."""
+    ends: list[tuple[float, float]] = []
+    bench.start_worker(note_lease=lambda end: ends.append((clock.now, end)))
+    clock.wait_until(lambda: len(ends) > 3)
+    assert all(renewed_at < end < renewed_at + 60.0 for renewed_at, end in ends[1:])  # it connects before the first
+
+
+# The queue when its server hangs, refuses or differs.
 
 
 def test_no_statement_waits_longer_than_its_timeout(bench: RemoteBench, postgres: PostgresServer) -> None:
@@ -386,7 +642,7 @@ def test_no_statement_waits_longer_than_its_timeout(bench: RemoteBench, postgres
             for waiting in (
                 unopened.open(), queue.submit([NewAttempt("a", "owner", "a", "{}", 60.0)]), queue.withdraw(["a"], "cancelled", ENDS),
                 queue.find(["a"]), queue.register("worker"), queue.renew(worker), queue.remove_dead_workers(1.0),
-                queue.fetch(worker, "worker", 1), queue.finish([(Claimed(1, "a", worker), "{}")]), queue.unregister(worker),
+                queue.fetch(worker, "worker", 1), queue.finish([(FetchedJob(1, "a", worker), "{}")]), queue.unregister(worker),
                 queue.find_workers(1.0), queue.find_waiting(), queue.is_in_progress("agent/a", "owner/1"),
                 queue.find_in_progress(["owner"], 5.0),
             ):  # fmt: skip
@@ -399,19 +655,11 @@ def test_no_statement_waits_longer_than_its_timeout(bench: RemoteBench, postgres
 
 def problem_of(dsn: str, call: Callable[[JobQueue], Awaitable[object]] = lambda _: asyncio.sleep(0)) -> str:
     """Why the queue in a database cannot be used; empty if it can."""
-
-    async def use_queue() -> str:
-        queue = JobQueue(Secret(dsn), "problems")
-        try:
-            await queue.open()
-            await call(queue)
-        except QueueUnavailable as error:
-            return str(error)
-        finally:
-            await queue.close()
-        return ""
-
-    return asyncio.run(asyncio.wait_for(use_queue(), PATIENCE))
+    try:
+        use_queue(Secret(dsn), "problems", call)
+    except QueueUnavailable as error:
+        return str(error)
+    return ""
 
 
 def test_a_queue_of_another_version_of_the_library_is_reported_as_such(postgres: PostgresServer) -> None:
@@ -460,41 +708,36 @@ def test_the_doctor_creates_no_tables(tmp_path: Path, postgres: PostgresServer) 
 def test_the_tables_of_an_emptied_queue_are_created_again(postgres: PostgresServer) -> None:
     dsn = postgres.database()
 
-    async def use_queue() -> list[WorkerState]:
-        queue = JobQueue(Secret(dsn), "emptied")
-        await queue.open()
+    async def empty_and_use(queue: JobQueue) -> object:
         postgres.query(dsn, "drop schema public cascade; create schema public")
         with pytest.raises(QueueUnavailable, match="does not exist"):
             await queue.find_workers(1.0)
         await queue.open()
-        try:
-            return await queue.find_workers(1.0)
-        finally:
-            await queue.close()
+        return await queue.find_workers(1.0)
 
-    assert asyncio.run(asyncio.wait_for(use_queue(), PATIENCE)) == []
+    assert use_queue(Secret(dsn), "emptied", empty_and_use) == []
 
 
 class FrozenFetch(JobQueue):
     """The queue of a worker that is frozen during a fetch: before or after the attempt is marked as begun."""
 
-    def __init__(self, dsn: Secret, queue: str, *, has_begun: bool, idle_timeout: float) -> None:
-        super().__init__(dsn, queue, idle_timeout=idle_timeout)
-        self._has_begun = has_begun
-        self.is_frozen = False
+    has_begun = is_frozen = False
 
-    async def _begin_attempts(self, db: psycopg.AsyncConnection[Any], jobs: Sequence[Any], name: str) -> list[FetchedJob]:
-        if self._has_begun:
-            await super()._begin_attempts(db, jobs, name)
+    async def _begin_attempts(
+        self, db: psycopg.AsyncConnection[Any], jobs: Sequence[Any], worker_id: int, name: str
+    ) -> list[FetchedJob]:
+        if self.has_begun:
+            await super()._begin_attempts(db, jobs, worker_id, name)
         self.is_frozen = True
         await asyncio.sleep(PATIENCE)
         return []
 
 
 @asynccontextmanager
-async def a_frozen_worker(dsn: Secret, queue: str, *, has_begun: bool, idle_timeout: float = PATIENCE) -> AsyncIterator[None]:
+async def a_frozen_worker(bench: RemoteBench, *, has_begun: bool, idle_timeout: float = PATIENCE) -> AsyncIterator[None]:
     """A worker that is frozen while it fetches a job, for the duration of the context."""
-    frozen = FrozenFetch(dsn, queue, has_begun=has_begun, idle_timeout=idle_timeout)
+    frozen = FrozenFetch(bench.dsn, bench.queue, idle_timeout=idle_timeout)
+    frozen.has_begun = has_begun
     await frozen.open()
     fetching = asyncio.create_task(frozen.fetch(await frozen.register("frozen"), "frozen", 4))
     while not frozen.is_frozen and not fetching.done():
@@ -507,603 +750,41 @@ async def a_frozen_worker(dsn: Secret, queue: str, *, has_begun: bool, idle_time
 
 @pytest.mark.parametrize("has_begun", [False, True])
 def test_a_worker_that_is_frozen_while_it_fetches_a_job_does_not_stop_the_queue(bench: RemoteBench, has_begun: bool) -> None:
-    name = f"freezes{has_begun}"
+    name = bench.queue
     attempts = [NewAttempt(f"{name}/{number}/1", name, f"{name}/{number}", "{}", 60.0) for number in range(3)]
 
-    async def use_queue() -> None:
-        queue, opened_later = JobQueue(bench.dsn, name), JobQueue(bench.dsn, name)
-        await queue.open()
+    async def use_beside_it(queue: JobQueue) -> None:
+        opened_later = JobQueue(bench.dsn, name)
         await queue.submit(attempts[:1])
         worker = await queue.register("worker")
-        async with a_frozen_worker(bench.dsn, name, has_begun=has_begun):
+        async with a_frozen_worker(bench, has_begun=has_begun):
             await opened_later.open()
             await queue.submit(attempts[1:])
             assert await queue.withdraw([each.key for each in attempts[:2]], "timeout", ENDS) == [attempts[0].key]
             assert await queue.results([name], []) == [AttemptEnd(attempts[1].key, ENDS.unbegun, None)]
-            fetched = {job.key for job in await queue.fetch(worker, "worker", 4)}
-            assert fetched == {attempts[2].key}
-        await queue.close()
+            assert {job.key for job in await queue.fetch(worker, "worker", 4)} == {attempts[2].key}
         await opened_later.close()
 
-    asyncio.run(asyncio.wait_for(use_queue(), PATIENCE))
+    bench.use(use_beside_it)
 
 
 @pytest.mark.parametrize("has_begun", [False, True])
 def test_the_server_ends_the_transaction_of_a_worker_that_is_frozen_while_it_fetches_a_job(
     bench: RemoteBench, has_begun: bool
 ) -> None:
-    name = f"ends{has_begun}"
+    attempt = NewAttempt(f"{bench.queue}/1/1", bench.queue, bench.queue, "{}", 60.0)
 
-    async def use_queue() -> None:
-        queue = JobQueue(bench.dsn, name)
-        await queue.open()
-        await queue.submit([NewAttempt(f"{name}/1/1", name, name, "{}", 60.0)])
-        async with a_frozen_worker(bench.dsn, name, has_begun=has_begun, idle_timeout=0.2):
-            while await queue.withdraw([f"{name}/1/1"], "timeout", ENDS):
+    async def wait_for_its_end(queue: JobQueue) -> list[str]:
+        await queue.submit([attempt])
+        async with a_frozen_worker(bench, has_begun=has_begun, idle_timeout=0.2):
+            while await queue.withdraw([attempt.key], "timeout", ENDS):
                 await asyncio.sleep(0.02)
-            assert [end.payload for end in await queue.results([name], [])] == [ENDS.unbegun]
-        await queue.close()
+        return [end.payload for end in await queue.results([bench.queue], [])]
 
-    asyncio.run(asyncio.wait_for(use_queue(), PATIENCE))
+    assert bench.use(wait_for_its_end) == [ENDS.unbegun]
 
 
-class StuckWithdrawal(JobQueue):
-    """A queue whose server never answers the first withdrawal."""
-
-    is_withdrawing = threading.Event()
-
-    async def withdraw(self, keys: Sequence[str], why: str, ends: UnbegunEnds, absent: Sequence[str] = ()) -> list[str]:
-        if not self.is_withdrawing.is_set():
-            self.is_withdrawing.set()
-            await asyncio.sleep(PATIENCE)
-        return await super().withdraw(keys, why, ends, absent)
-
-
-def test_an_executor_receives_results_while_a_withdrawal_waits_for_the_server(bench: RemoteBench, clock: SimulatedClock) -> None:
-    go_on = threading.Event()
-
-    async def carry(task: str, children: Children) -> str:
-        while not go_on.is_set():
-            await asyncio.sleep(0.01)
-        return task.upper()
-
-    bench.start_worker("stuck", carry)
-    executor = bench.make_executor("stuck", lambda: None, kind=StuckWithdrawal)
-    executor.submit(1, "a")
-    executor.submit(2, "b")
-    clock.wait_until(executor.is_flushed)
-    executor.cancel(1, "cancelled")
-    clock.wait_until(StuckWithdrawal.is_withdrawing.is_set)
-    go_on.set()
-    clock.wait_until(lambda: len(executor.results()) == 2)
-
-
-def test_a_task_that_cannot_be_written_is_its_own_error_and_the_next_one_runs(bench: RemoteBench, clock: SimulatedClock) -> None:
-    executor = bench.make(shout, lambda: None)
-    executor.submit(1, {1, 2})  # type: ignore[arg-type]  # JSON has no sets
-    executor.submit(2, "next")
-    clock.wait_until(lambda: len(executor.results()) == 2)
-    assert [(number, done.result, type(done.exception)) for number, done in executor.results()] == [
-        (1, None, TypeError), (2, "NEXT", type(None)),
-    ]  # fmt: skip
-
-
-def test_a_second_scheduler_process_adopts_what_the_first_has_submitted(bench: RemoteBench, clock: SimulatedClock) -> None:
-    first = bench.make_executor("adopted", lambda: None, owner="first")
-    first.submit(1, "a")
-    first.submit(2, "b")
-    clock.wait_until(first.is_flushed)
-    second = bench.make_executor("adopted", lambda: None, owner="second")
-    with clock.passing():
-        assert second.adopt_runs([("first", 1, "a"), ("first", 9, "z")], ["first"], lambda: False)
-    assert second.inflight() == {1: "a"}  # 9 never reached the queue, and no scheduler waits for 2
-    bench.start_worker("adopted", shout)
-    clock.wait_until(second.results)
-    assert [(number, done.result) for number, done in second.results()] == [(1, "A")]
-
-
-class FailingSubmission(JobQueue):
-    """A queue whose first submission fails: before anything is written, or after its commit."""
-
-    is_committed = False
-    has_failed = False
-
-    async def submit(self, attempts: Sequence[NewAttempt], may_submit: Callable[[], bool] = lambda: True) -> None:
-        if self.has_failed or self.is_committed:
-            await super().submit(attempts, may_submit)
-        if not self.has_failed:
-            self.has_failed = True
-            raise QueueUnavailable("the connection was lost")
-
-
-class LostAnswerToSubmission(FailingSubmission):
-    is_committed = True
-
-
-@pytest.mark.parametrize("kind", [FailingSubmission, LostAnswerToSubmission])
-@pytest.mark.parametrize("given_up", [False, True])
-def test_a_run_that_is_cancelled_after_a_failed_submission_is_not_submitted(
-    bench: RemoteBench, clock: SimulatedClock, postgres: PostgresServer, kind: type[FailingSubmission], given_up: bool
-) -> None:
-    """At the moment of the cancellation, the scheduler does not know whether it still leads."""
-    leads, name = threading.Event(), f"failing{kind.__name__}{given_up}"
-    leads.set()
-
-    def may_submit() -> bool:
-        return leads.is_set()
-
-    executor = bench.make_executor(name, lambda: None, may_submit=may_submit, kind=kind)
-    executor.submit(1, "a")
-    clock.wait_until(lambda: executor.problem is not None)
-    leads.clear()
-    if given_up:
-        executor.give_up(1, Done("a", None, NeverBegun()))
-    else:
-        executor.cancel(1, "cancelled")
-    clock.wait_until(lambda: executor.problem is None)
-    leads.set()
-    clock.wait_until(executor.results)
-    assert [(number, type(done.exception)) for number, done in executor.results()] == [(1, NeverBegun)]
-    assert executor.inflight() == {}
-    executor.ack([1])
-    left = f"select (select count(*) from heartbeatd_attempt where owner = '{name}')"
-    left += f" + (select count(*) from procrastinate_jobs where queue_name = '{name}')"
-    clock.wait_until(lambda: postgres.query(bench.dsn.reveal(), left) == "0")
-
-
-class FetchingWithdrawal(JobQueue):
-    """A queue in which a worker fetches a job during its first withdrawal."""
-
-    is_fetching = True
-
-    async def withdraw(self, keys: Sequence[str], why: str, ends: UnbegunEnds, absent: Sequence[str] = ()) -> list[str]:
-        if self.is_fetching:
-            self.is_fetching = False
-            return list(keys)
-        return await super().withdraw(keys, why, ends, absent)
-
-
-def test_a_run_that_is_cancelled_while_a_worker_fetches_it_does_not_go_on(bench: RemoteBench, clock: SimulatedClock) -> None:
-    executor = bench.make_executor("fetched", lambda: None, kind=FetchingWithdrawal)
-    executor.submit(1, "a")
-    clock.wait_until(executor.is_flushed)
-    executor.cancel(1, "cancelled")
-    clock.wait_until(executor.results)
-    assert isinstance(executor.results()[0][1].exception, NeverBegun)
-
-
-def test_a_scheduler_that_closes_sends_what_is_left_although_the_server_no_longer_answers_its_listening_connection(
-    bench: RemoteBench, clock: SimulatedClock, postgres: PostgresServer
-) -> None:
-    """psycopg answers the first cancellation of the listening task by waiting for the server."""
-    leads, dsn = threading.Event(), bench.dsn.reveal()
-    executor = bench.make_executor("closing", lambda: None, may_submit=leads.is_set)
-    executor.submit(1, "a")
-    listening = "select pid, query from pg_stat_activity where pid <> pg_backend_pid() and query ~ '^(LISTEN|SELECT 1)'"
-    clock.wait_until(lambda: postgres.query(dsn, listening))
-    pid = int(postgres.query(dsn, listening).split("|")[0])
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        clock.advance(LISTEN_TIMEOUT)  # it asks the server for a sign of life
-        leads.set()
-        began_at = clock.now
-        with clock.passing():
-            executor.close()
-        assert clock.now - began_at < CLOSE_SECONDS
-    finally:
-        os.kill(pid, signal.SIGCONT)
-    assert postgres.query(dsn, "select count(*) from procrastinate_jobs where queue_name = 'closing'") == "1"
-
-
-class FailingForget(JobQueue):
-    """A queue that fails once when the attempts of an earlier scheduler are to be withdrawn."""
-
-    has_failed = False
-
-    async def forget_all(self, owners: Collection[str], but: Collection[str]) -> int:
-        if not self.has_failed:
-            self.has_failed = True
-            raise QueueUnavailable("the server is down")
-        return await super().forget_all(owners, but)
-
-
-def test_no_worker_executes_what_an_earlier_scheduler_has_left_although_the_server_fails_in_between(
-    bench: RemoteBench, clock: SimulatedClock, postgres: PostgresServer
-) -> None:
-    first = bench.make_executor("left", lambda: None, owner="left-first")
-    first.submit(1, "a")
-    clock.wait_until(first.is_flushed)
-    second = bench.make_executor("left", lambda: None, owner="left-second", kind=FailingForget)
-    with clock.passing():
-        assert second.adopt_runs([], ["left-first"], lambda: False)
-    left = "select count(*) from procrastinate_jobs where queue_name = 'left'"
-    assert postgres.query(bench.dsn.reveal(), left) == "0"
-
-
-class LosingFetch(JobQueue):
-    """A queue whose first fetch is committed, but its answer is lost."""
-
-    has_failed = False
-
-    async def fetch(self, worker_id: int, name: str, room: int) -> list[FetchedJob]:
-        fetched = await super().fetch(worker_id, name, room)
-        if fetched and not self.has_failed:
-            self.has_failed = True
-            raise QueueUnavailable("the connection was lost")
-        return fetched
-
-
-def test_a_task_is_executed_although_the_answer_to_its_fetch_was_lost(bench: RemoteBench, clock: SimulatedClock) -> None:
-    executor = bench.make_executor("unheard", lambda: None)
-    executor.submit(1, "a")
-    bench.start_worker("unheard", shout, kind=LosingFetch)
-    clock.wait_until(executor.results)
-    assert [(number, done.result) for number, done in executor.results()] == [(1, "A")]
-
-
-def test_a_task_that_the_server_gives_to_its_worker_again_runs_once(
-    bench: RemoteBench, clock: SimulatedClock, postgres: PostgresServer
-) -> None:
-    """After a failover that has lost the commit of the first fetch."""
-    begun: list[str] = []
-    go_on = threading.Event()
-
-    async def carry(task: str, children: Children) -> str:
-        begun.append(task)
-        while not go_on.is_set():
-            await asyncio.sleep(0.01)
-        return task.upper()
-
-    executor = bench.make_executor("again", lambda: None)
-    worker = bench.start_worker("again", carry, kind=LosingFetch)
-    executor.submit(1, "a")
-    clock.wait_until(lambda: begun)
-    clock.wait_until(
-        lambda: (
-            postgres.query(
-                bench.dsn.reveal(),
-                "update procrastinate_jobs set status = 'todo' where queue_name = 'again' and status = 'doing'; select count(*) from"
-                " procrastinate_jobs where queue_name = 'again' and status = 'todo'",
-            )
-            == "1"
-        )
-    )
-    executor.submit(2, "b")  # the worker fetches both
-    clock.wait_until(lambda: "b" in begun)
-    go_on.set()
-    clock.wait_until(lambda: len(executor.results()) == 2)
-    assert (begun, worker.in_progress) == (["a", "b"], 0)
-    assert [done.result for _, done in sorted(executor.results())] == ["A", "B"]
-
-
-def test_a_worker_ends_a_job_that_it_has_fetched_and_does_not_know(
-    bench: RemoteBench, clock: SimulatedClock, postgres: PostgresServer
-) -> None:
-    """After a failover, the server says that the worker executes a job whose result it has lost. The job has the lock of its lane."""
-    worker = bench.start_worker("forgotten", shout, lease=LEASE)
-    executor = bench.make_executor("forgotten", lambda: None)
-    clock.wait_until(lambda: worker.find_problem() is None)
-    postgres.query(
-        bench.dsn.reveal(),
-        "insert into procrastinate_jobs (queue_name, task_name, lock, status, worker_id) select queue, 'x', 'forgotten/a', 'doing', id"
-        " from heartbeatd_worker where queue = 'forgotten'",
-    )
-    executor.submit(1, "a")
-    clock.wait_until(executor.results)
-    assert executor.results()[0][1].result == "A"
-
-
-class LateFetch(JobQueue):
-    """A queue whose first fetch of a job returns only after the worker has registered again."""
-
-    fetched, registered_again = threading.Event(), threading.Event()
-
-    async def register(self, name: str, *, is_draining: bool = False) -> int:
-        worker_id = await super().register(name, is_draining=is_draining)
-        if self.fetched.is_set():
-            self.registered_again.set()
-        return worker_id
-
-    async def fetch(self, worker_id: int, name: str, room: int) -> list[FetchedJob]:
-        fetched = await super().fetch(worker_id, name, room)
-        if fetched and not self.fetched.is_set():
-            self.fetched.set()
-            while not self.registered_again.is_set():
-                await asyncio.sleep(0.01)
-        return fetched
-
-
-def test_a_worker_that_loses_its_lease_during_a_fetch_does_not_begin_the_task(bench: RemoteBench, clock: SimulatedClock) -> None:
-    begun: list[str] = []
-    frozen = 0.0
-
-    async def carry(task: str, children: Children) -> str:
-        begun.append(task)
-        return task
-
-    bench.start_worker("slow", carry, lease=LEASE, offset=lambda: frozen, kind=LateFetch)
-    executor = bench.make_executor("slow", lambda: None)
-    executor.submit(1, "a")
-    clock.wait_until(LateFetch.fetched.is_set)
-    frozen = 5 * LEASE
-    clock.wait_until(executor.results)
-    exception = executor.results()[0][1].exception
-    assert isinstance(exception, Interrupted)
-    assert exception.was_stopped
-    assert begun == []
-
-
-def test_a_worker_that_is_stopped_while_it_fetches_a_task_gives_the_task_back(
-    bench: RemoteBench, clock: SimulatedClock, postgres: PostgresServer
-) -> None:
-    executor, dsn = bench.make_executor("fetching", lambda: None), bench.dsn.reveal()
-    executor.submit(1, "a")
-    clock.wait_until(executor.is_flushed)
-    fetching = "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and query like 'update heartbeatd_attempt%'"
-    with postgres.locked(dsn, "select 1 from heartbeatd_attempt where owner = 'fetching' for update"):
-        worker = bench.start_worker("fetching", shout)
-        clock.wait_until(lambda: postgres.query(dsn, fetching) == "1")
-        worker.stop()
-        clock.wait_until(lambda: worker.find_problem() == "it is stopping")
-    clock.wait_until(executor.results)
-    exception = executor.results()[0][1].exception
-    assert isinstance(exception, Interrupted)
-    assert exception.was_stopped
-
-
-class CutOff(JobQueue):
-    """A queue that a worker cannot reach to get a lease, while `is_cut` is set."""
-
-    is_cut = False
-
-    async def register(self, name: str, *, is_draining: bool = False) -> int:
-        if CutOff.is_cut:
-            raise QueueUnavailable("the network is down")
-        return await super().register(name, is_draining=is_draining)
-
-
-def test_a_worker_whose_lease_is_over_calls_nothing_and_is_not_ready(
-    bench: RemoteBench, clock: SimulatedClock, tmp_path: Path
-) -> None:
-    frozen = 0.0
-    server = Server([reply({})])
-    problems: list[str | None] = []
-
-    async def call_agent(task: str, children: Children) -> str:
-        nonlocal frozen
-        async with new_http_client() as http:
-            resources = resources_of_run(children, (), http)
-            frozen = 600.0
-            problems.append((await resources.start(["touch", "called"], stdin=b"", env={}, cwd=tmp_path)).problem)
-            try:
-                await resources.http.post(server.url, {}, b"", 1.0)
-            except CallError as error:
-                problems.append(str(error))
-        return task
-
-    CutOff.is_cut = False
-    worker = bench.start_worker("over", call_agent, lease=LEASE, offset=lambda: frozen, kind=CutOff)
-    clock.wait_until(lambda: worker.find_problem() is None)
-    assert worker.permit_until(clock.now + 3600).allows_start()
-    assert not worker.permit_until(clock.now - 1).allows_start()  # the end of a task's time
-    CutOff.is_cut = True
-    executor = bench.make_executor("over", lambda: None)
-    with server:
-        executor.submit(1, "a")
-        clock.wait_until(executor.results)
-    assert problems == [TIME_OVER, TIME_OVER]
-    assert (server.requests, list(tmp_path.iterdir())) == ([], [])
-    assert worker.find_problem() is not None
-    assert worker.metrics()["heartbeatd_worker_ready"] == 0.0
-
-
-def test_a_lease_is_counted_from_before_the_request_for_it(bench: RemoteBench, clock: SimulatedClock) -> None:
-    """The worker is frozen before it gets the answer. Another worker may have its tasks by then."""
-    frozen = 0.0
-
-    class Freezing(JobQueue):
-        async def register(self, name: str, *, is_draining: bool = False) -> int:
-            nonlocal frozen
-            number = await super().register(name, is_draining=is_draining)
-            frozen = 600.0
-            return number
-
-    worker = bench.start_worker("counted", shout, offset=lambda: frozen, kind=Freezing)
-    clock.wait_until(lambda: worker.counts.lost_leases == 1)
-
-
-def test_a_worker_has_not_lost_its_first_lease_while_it_still_removes_dead_workers(
-    bench: RemoteBench, clock: SimulatedClock
-) -> None:
-    class Slow(JobQueue):
-        async def remove_dead_workers(self, lease: float) -> None:
-            await asyncio.sleep(5)  # of the simulated clock
-            await super().remove_dead_workers(lease)
-
-    worker = bench.start_worker("new", shout, kind=Slow)
-    clock.wait_until(lambda: worker.find_problem() is None)
-    assert worker.counts.lost_leases == 0
-
-
-def test_a_task_that_has_ended_well_counts_although_its_worker_has_lost_its_lease(
-    bench: RemoteBench, clock: SimulatedClock
-) -> None:
-    frozen = 0.0
-    began = threading.Event()
-
-    class SuccessCodec(TextCodec):
-        def is_success(self, result: str) -> bool:
-            return True
-
-    async def carry(task: str, children: Children) -> str:
-        began.set()
-        with suppress(asyncio.CancelledError):  # its answer arrives at the moment at which it is cancelled
-            await asyncio.sleep(PATIENCE)
-        return task.upper()
-
-    bench.start_worker("ended", carry, offset=lambda: frozen, codec=SuccessCodec("ended"))
-    executor = bench.make_executor("ended", lambda: None)
-    executor.submit(1, "a")
-    clock.wait_until(began.is_set)
-    frozen = 600.0
-    clock.wait_until(executor.results)
-    assert executor.results()[0][1].result == "A"
-
-
-def test_a_task_that_fails_when_the_lease_of_its_worker_is_over_counts_as_interrupted(
-    bench: RemoteBench, clock: SimulatedClock
-) -> None:
-    """The guard ends its program then, so that another worker can repeat the run. That is no result of the program."""
-    frozen = 0.0
-
-    async def carry(task: str, children: Children) -> str:
-        nonlocal frozen
-        frozen = 600.0
-        return "exit code -15"
-
-    bench.start_worker("failed", carry, offset=lambda: frozen)
-    executor = bench.make_executor("failed", lambda: None)
-    executor.submit(1, "a")
-    clock.wait_until(executor.results)
-    exception = executor.results()[0][1].exception
-    assert isinstance(exception, Interrupted)
-    assert not exception.was_stopped
-
-
-def test_the_late_result_of_a_worker_that_was_believed_lost_changes_nothing_and_is_counted(
-    bench: RemoteBench, clock: SimulatedClock
-) -> None:
-    began, go_on = threading.Event(), threading.Event()
-
-    async def carry(task: str, children: Children) -> str:
-        began.set()
-        while not go_on.is_set():
-            await asyncio.sleep(0.01)
-        return task.upper()
-
-    async def end_as_lost() -> None:
-        queue = JobQueue(bench.dsn, "stale")
-        await queue.open()
-        lost = TextCodec("stale").write_done(Done(None, None, Interrupted("worker was lost", was_stopped=False)))
-        assert await queue.reap(["stale"], 0.0, lambda _: lost) == ["stale/1/a"]
-        await queue.close()
-
-    worker = bench.start_worker("stale", carry)
-    executor = bench.make_executor("stale", lambda: None)
-    executor.submit(1, "a")
-    clock.wait_until(began.is_set)
-    asyncio.run(end_as_lost())
-    go_on.set()
-    clock.wait_until(lambda: worker.metrics()["heartbeatd_worker_stale_results_total"] == 1)
-    clock.wait_until(executor.results)
-    assert isinstance(executor.results()[0][1].exception, Interrupted)
-
-
-class LosingFinish(JobQueue):
-    """A queue whose first result is committed, but the answer is lost."""
-
-    has_failed = False
-
-    async def finish(self, results: Sequence[tuple[Claimed, str]]) -> set[str]:
-        written = await super().finish(results)
-        if not self.has_failed:
-            self.has_failed = True
-            raise QueueUnavailable("the connection was lost")
-        return written
-
-
-def test_a_recorded_result_does_not_count_as_late_although_the_answer_was_lost(bench: RemoteBench, clock: SimulatedClock) -> None:
-    executor = bench.make_executor("unconfirmed", lambda: None)
-    worker = bench.start_worker("unconfirmed", shout, kind=LosingFinish)
-    executor.submit(1, "a")
-    clock.wait_until(executor.results)
-    clock.wait_until(lambda: worker.in_progress == 0)
-    assert [(number, done.result) for number, done in executor.results()] == [(1, "A")]
-    assert worker.metrics()["heartbeatd_worker_stale_results_total"] == 0
-
-
-async def take_long(task: str, children: Children) -> str:
-    await asyncio.sleep(PATIENCE)
-    return task
-
-
-def test_a_second_signal_ends_the_tasks_of_a_worker_at_once(bench: RemoteBench, clock: SimulatedClock) -> None:
-    hurry = asyncio.Event()
-    worker = bench.start_worker("hurried", take_long, grace=3600.0, hurry=hurry)
-    executor = bench.make_executor("hurried", lambda: None)
-    executor.submit(1, "a")
-    clock.wait_until(lambda: worker.in_progress == 1)
-    worker.stop()
-    clock.wait_until(lambda: worker.is_stopping)
-    hurry.set()
-    clock.wait_until(executor.results)
-    assert isinstance(executor.results()[0][1].exception, Interrupted)
-
-
-def test_a_worker_ends_a_task_that_its_scheduler_no_longer_wants(bench: RemoteBench, clock: SimulatedClock) -> None:
-    worker = bench.start_worker("unwanted", take_long)
-    first = bench.make_executor("unwanted", lambda: None, owner="unwanted-first")
-    first.submit(1, "a")
-    clock.wait_until(lambda: worker.in_progress == 1)
-    first.give_up(1, Done("a", "given up", None))  # it does not end in time
-    clock.wait_until(lambda: worker.in_progress == 0)
-    first.submit(2, "b")
-    clock.wait_until(lambda: worker.in_progress == 1)
-    second = bench.make_executor("unwanted", lambda: None, owner="unwanted-second")
-    with clock.passing():
-        assert second.adopt_runs([], ["unwanted-first"], lambda: False)  # the first was killed
-    clock.wait_until(lambda: worker.in_progress == 0)
-
-
-def test_after_an_interruption_workers_get_the_time_of_a_lease_to_reach_the_queue_again(
-    bench: RemoteBench, clock: SimulatedClock
-) -> None:
-    lease = 60.0
-    reached: list[float] = []
-    reaped: list[float] = []
-    failures = [QueueUnavailable("the network is down")]
-
-    class Failing(JobQueue):
-        async def results(self, owners: Collection[str], known: Collection[str]) -> list[AttemptEnd]:
-            if failures:
-                raise failures.pop()
-            reached.append(clock.now)
-            return await super().results(owners, known)
-
-        async def reap(self, owners: Collection[str], lease: float, result: Callable[[str], str]) -> list[str]:
-            reaped.append(clock.now)
-            return await super().reap(owners, lease, result)
-
-    bench.make_executor("cut", lambda: None, lease=lease, kind=Failing).submit(1, "a")
-    clock.wait_until(lambda: reaped)
-    assert reaped[0] - reached[0] >= lease
-
-
-def test_the_lane_of_a_program_left_behind_is_locked_before_the_run_ends_and_free_when_it_has_gone(
-    bench: RemoteBench, clock: SimulatedClock, postgres: PostgresServer
-) -> None:
-    left: list[str] = []
-    locked_at_end: list[str] = []
-    query = "select lane from heartbeatd_lane where holder like '%left behind on leaving'"
-
-    class Watched(JobQueue):
-        async def finish(self, results: Sequence[tuple[Claimed, str]]) -> set[str]:
-            locked_at_end.append(postgres.query(bench.dsn.reveal(), query))
-            return await super().finish(results)
-
-    async def carry(task: str, children: Children) -> str:
-        left[:] = [task] if task == "agent/left" else []
-        return task
-
-    bench.start_worker("leaving", carry, name="leaving", locked_lanes=lambda: list(left), kind=Watched)
-    executor = bench.make_executor("leaving", lambda: None)
-    executor.submit(1, "agent/left")
-    clock.wait_until(executor.results)
-    assert locked_at_end == ["agent/left"]
-    executor.submit(2, "agent/other")
-    clock.wait_until(lambda: len(executor.results()) == 2)
-    assert postgres.query(bench.dsn.reveal(), query) == ""
-
+# Whole processes.
 
 AGENT = """\
 state: {state}
@@ -1323,16 +1004,6 @@ def test_the_programs_of_a_frozen_worker_are_ended_when_its_lease_is_over(cluste
         lease_end.write(f"{0:{HEADER - 1}}\n".encode())
     wait_until(lambda: not find_programs(cluster))
     worker.send_signal(signal.SIGCONT)
-
-
-def test_the_programs_of_a_worker_end_before_another_worker_can_repeat_its_runs(
-    bench: RemoteBench, clock: SimulatedClock
-) -> None:
-    """The guard ends them if the worker is frozen. Another worker may repeat the runs when the lease is over."""
-    ends: list[tuple[float, float]] = []
-    bench.start_worker("guarded", shout, lease=60.0, note_lease=lambda end: ends.append((clock.now, end)))
-    clock.wait_until(lambda: len(ends) > 3)
-    assert all(renewed_at < end < renewed_at + 60.0 for renewed_at, end in ends[1:])  # it connects before the first
 
 
 def test_a_worker_ends_the_programs_of_one_that_was_killed_with_its_guard(cluster: Cluster) -> None:
