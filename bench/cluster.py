@@ -27,8 +27,8 @@ from servers.postgres import PostgresServer
 
 from bench import takeover
 from heartbeatd.secret import Secret
+from scheduler.extras.cluster.executors import RemoteExecutor
 from scheduler.extras.cluster.job_queue import JobQueue
-from scheduler.extras.cluster.remote_executor import RemoteExecutor
 from scheduler.extras.cluster.remote_worker import RemoteWorker
 from scheduler.system.boot_clock import BootClock
 from scheduler.system.process import Children

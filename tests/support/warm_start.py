@@ -31,7 +31,7 @@ MODULES = (
     "scheduler.cli.run",
     "scheduler.extras.cluster.worker",
     "scheduler.extras.cluster.postgresql",
-    "scheduler.extras.cluster.remote_executor",
+    "scheduler.extras.cluster.executors",
 )
 LARGEST_START = 1 << 17  # bytes
 

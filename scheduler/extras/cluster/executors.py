@@ -1,39 +1,467 @@
-"""What the core calls for runs on workers: `RemoteExecutors` in scheduler/work/run_extras.py."""
+"""Has tasks executed by workers on other machines, through a queue in PostgreSQL.
+
+The core calls `make_executor`, `ask_state` and `make_lane`: see `RemoteExecutors` in scheduler/work/run_extras.py.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TypeVar
+
 from heartbeatd.state_folder import config_folder
 from scheduler.extras.cluster.command_lanes import QueueLane
-from scheduler.extras.cluster.job_queue import JobQueue, QueueUnavailable, ask_queue
-from scheduler.extras.cluster.payloads import ClaimCodec
-from scheduler.extras.cluster.remote_executor import RemoteExecutor
-from scheduler.extras.cluster.remote_executor import ask_state as ask_state_of
+from scheduler.extras.cluster.job_queue import (
+    MAY_HAVE_BEGUN,
+    JobQueue,
+    NewAttempt,
+    QueueUnavailable,
+    UnbegunEnds,
+    ask_queue,
+)
+from scheduler.extras.cluster.payloads import ClaimCodec, attempt_key
 from scheduler.model.daemon_health import QueueState
-from scheduler.model.settings import Settings
+from scheduler.model.entry import Claim, Entry
+from scheduler.model.outcome import AttemptResult
+from scheduler.model.settings import RemoteQueue, Settings
+from scheduler.system.log import log_event
+from scheduler.system.process import EndReason
+from scheduler.work.executor import Done, Interrupted, NeverBegun, NotTaken
 from scheduler.work.plan import make_plan
 from scheduler.work.run_extras import DaemonLinks
 
-__all__ = ["ask_state", "make_executor", "make_lane"]
+T = TypeVar("T")
+
+POLL_SECONDS = 2.0  # between looks at the queue, in case that a notification is lost
+LOOK_SECONDS = 5.0  # between looks at the workers
+LONG_TASK_SECONDS = 5.0  # from the submission of a task until its worker is reported; for each short one, that costs a write
+RETRY_SECONDS = 0.5  # after PostgreSQL could not be reached
+MAX_BATCH = 500  # attempts that are submitted in one transaction
+CLOSE_SECONDS = 5.0
+CANCEL_AGAIN_SECONDS = 1.0
+NOT_TAKEN = "no worker took the run within its timeout; start `heartbeatd worker`, or raise limits.concurrency there"
+
+
+@dataclass(eq=False, slots=True)
+class _RemoteTask:
+    """A submitted task. `is_sending`: its submission has begun, so it may be in the queue.
+
+    `server`: as in `NewAttempt`, from before that. `is_sent`: PostgreSQL has confirmed the submission. `worker`: the name that
+    `report_workers` got.
+    """
+
+    number: int
+    task: Claim
+    key: str
+    is_sending: bool = False
+    is_sent: bool = False
+    server: str | None = None
+    worker: str | None = None
+
+
+class RemoteExecutor:
+    """Implements `Executor` over a `JobQueue`. The queue is used in the thread of `loop` only.
+
+    While PostgreSQL cannot be reached, submitted tasks, cancellations and acknowledgements wait in memory. A worker that has not
+    renewed its lease for `lease` seconds has lost its tasks.
+    """
+
+    def __init__(self, queue: JobQueue, codec: ClaimCodec, links: DaemonLinks, lease: float) -> None:
+        self._queue = queue
+        self._codec = codec
+        self._links = links
+        self._lease = lease
+        self._owners = {links.instance}  # in the queue: this process, and those whose attempts it has adopted
+        self._lock = threading.Lock()
+        self._tasks: dict[int, _RemoteTask] = {}
+        self._results: dict[int, tuple[Done[Claim, AttemptResult], str | None]] = {}  # with the key, if the queue has it
+        self._new: list[_RemoteTask] = []
+        self._cancellations: dict[str, EndReason] = {}
+        self._to_delete: list[str] = []
+        self._problems: dict[str, str | None] = {}  # of sending and of receiving
+        self.problem: str | None = None  # why PostgreSQL cannot be used now
+        self._to_send, self._to_receive = asyncio.Event(), asyncio.Event()
+        self._has_started = False
+        self._side_tasks: list[asyncio.Task[None]] = []
+        self._looked_at = float("-inf")  # at the workers, by the clock of the loop
+
+    # The protocol of an executor, for the thread of the engine.
+
+    def submit(self, number: int, task: Claim) -> None:
+        remote = _RemoteTask(number, task, self._codec.key(number, task))
+        with self._lock:
+            self._tasks[number] = remote
+            self._new.append(remote)
+        self._wake()
+
+    def results(self) -> list[tuple[int, Done[Claim, AttemptResult]]]:
+        with self._lock:
+            return [(number, done) for number, (done, _) in self._results.items()]
+
+    def ack(self, numbers: list[int]) -> None:
+        with self._lock:
+            for number in numbers:
+                _, key = self._results.pop(number, (None, None))
+                if key is not None:
+                    self._to_delete.append(key)
+            is_useful = bool(self._to_delete)
+        if is_useful:
+            self._wake()
+
+    def inflight(self) -> dict[int, Claim]:
+        with self._lock:
+            return {number: remote.task for number, remote in self._tasks.items()}
+
+    def cancel(self, number: int, why: EndReason) -> None:
+        with self._lock:
+            remote = self._tasks.get(number)
+            if remote is None:
+                return
+            if remote.is_sending:
+                self._cancellations[remote.key] = why
+            else:
+                self._new.remove(remote)
+                self._keep_result(remote, _never_fetched(remote.task, why, self.problem))
+        self._wake()
+        if not remote.is_sending:
+            self._links.notify()
+
+    def give_up(self, number: int, done: Done[Claim, AttemptResult]) -> None:
+        with self._lock:
+            remote = self._tasks.pop(number, None)
+            if remote is None:
+                return
+            self._results[number] = (done, None)
+            if remote.is_sending:
+                self._cancellations[remote.key] = "cancelled"  # its late result has an unknown key, and is deleted
+            else:
+                self._new.remove(remote)
+        self._wake()
+
+    # For the start and the end of the daemon.
+
+    def adopt_runs(
+        self, running: Collection[tuple[str, int, int]], past_instances: Collection[str], is_over: Callable[[], bool]
+    ) -> bool:
+        """See `scheduler.work.run_extras.RemoteExecutor`. `inflight` has the attempts that exist."""
+        numbers = {attempt_key(instance, run_id, fence): run_id for instance, run_id, fence in running}
+        found: Future[dict[str, Claim]] = Future()
+        finding = partial(self._find_leftovers, list(numbers), past_instances, found)
+        self._links.loop.call_soon(self._start_side_task, run_again_after_errors(finding))
+        while not found.done():
+            if is_over():
+                found.cancel()
+                return False
+            with suppress(TimeoutError):
+                found.result(0.2)
+        with self._lock:
+            for key, task in found.result().items():
+                number = numbers[key]
+                self._tasks[number] = _RemoteTask(number, task, key, is_sending=True, is_sent=True)
+                self._owners.add(key.rsplit("/", 2)[0])
+        self._looked_at = float("-inf")  # to learn at once which workers execute them
+        self._wake()
+        return True
+
+    def is_flushed(self) -> bool:
+        """Whether the queue has everything that was submitted, cancelled or acknowledged."""
+        with self._lock:
+            return not (self._new or self._cancellations or self._to_delete)
+
+    def close(self) -> None:
+        """Send what is left, if PostgreSQL can be reached, and close the connections. The loop still runs. Takes some seconds."""
+        closed: Future[None] = Future()
+        with suppress(RuntimeError, TimeoutError):
+            self._links.loop.call_soon(self._start_side_task, self._close(closed))
+            closed.result(2 * CLOSE_SECONDS)
+
+    async def _close(self, closed: Future[None]) -> None:
+        await cancel_until_ended(task for task in self._side_tasks if task is not asyncio.current_task())
+        with suppress(QueueUnavailable, TimeoutError):
+            async with asyncio.timeout(CLOSE_SECONDS):
+                await self._send()
+        with suppress(QueueUnavailable):
+            await self._queue.close()
+        closed.set_result(None)
+
+    # In the thread of the loop.
+
+    def _wake(self) -> None:
+        with suppress(RuntimeError):  # the machine has no thread left for the loop: the next call tries again
+            self._links.loop.call_soon(self._wake_in_loop)
+
+    def _wake_in_loop(self) -> None:
+        if not self._has_started:
+            self._has_started = True
+            listen = partial(self._queue.listen_for_results, self._on_announcement)
+            for work in (self._keep_sending, self._keep_receiving, listen):
+                self._start_side_task(run_again_after_errors(work))
+        self._to_send.set()
+        self._to_receive.set()
+
+    def _start_side_task(self, work: Coroutine[object, None, None]) -> None:
+        self._side_tasks.append(asyncio.get_running_loop().create_task(work))
+
+    async def _keep_sending(self) -> None:
+        """Send whenever there is something to send. It may wait for the server, and results are received in the meantime."""
+        while True:
+            await wait_for_event(self._to_send, None if self.is_flushed() else RETRY_SECONDS)
+            try:
+                await self._queue.open()
+                await self._send()
+            except QueueUnavailable as error:
+                self._report_problem("send", str(error))
+                await asyncio.sleep(RETRY_SECONDS)
+                self._to_send.set()
+            else:
+                if self._problems.get("send") is not None:  # report the state at once
+                    self._looked_at = float("-inf")
+                    self._to_receive.set()
+                self._report_problem("send", None)
+
+    async def _keep_receiving(self) -> None:
+        """Receive results whenever one has been announced, end the attempts of lost workers, and look at the workers."""
+        loop = asyncio.get_running_loop()
+        connected_at = reaped_at = loop.time()
+        while True:
+            with self._lock:
+                waits = bool(self._tasks)
+            await wait_for_event(self._to_receive, POLL_SECONDS if waits else LOOK_SECONDS)
+            try:
+                await self._queue.open()
+                await self._receive()
+                # After an interruption, workers get the time of a lease to reach PostgreSQL too.
+                if loop.time() - connected_at > self._lease and loop.time() - reaped_at > self._lease / 4:
+                    reaped_at = loop.time()
+                    await self._reap()
+                if loop.time() - self._looked_at >= LOOK_SECONDS:
+                    self._looked_at = loop.time()
+                    await self._look_at_workers()
+            except QueueUnavailable as error:
+                self._report_problem("receive", str(error))
+                await asyncio.sleep(RETRY_SECONDS)
+                connected_at, self._looked_at = loop.time(), float("-inf")
+                self._to_receive.set()
+            else:
+                self._report_problem("receive", None)
+
+    async def _look_at_workers(self) -> None:
+        state = await _read_state(self._queue, self._lease, self._links.entries().values())
+        if self._problems.get("send") is None:
+            self._links.report_state(state)
+        with self._lock:
+            is_idle = not self._tasks
+        if not is_idle:
+            self._note_workers(await self._queue.find_in_progress(self._owners, LONG_TASK_SECONDS))
+
+    def _note_workers(self, found: Mapping[str, str]) -> None:
+        with self._lock:
+            new = [remote for remote in self._tasks.values() if found.get(remote.key, remote.worker) != remote.worker]
+        for remote in new:
+            remote.worker = found[remote.key]
+        if new:
+            self._links.report_workers([(remote.task, found[remote.key]) for remote in new])
+
+    def _on_announcement(self, owner: str) -> None:
+        if owner in self._owners:
+            self._to_receive.set()
+
+    async def _send(self) -> None:
+        """Submit, cancel and forget what waits for it. What fails is sent again; none of it has an effect twice."""
+        while self._new and self._links.may_start_runs():
+            server = await self._queue.find_server()
+            with self._lock:
+                self._new = [remote for remote in self._new if self._is_wanted(remote)]
+                batch = self._new[:MAX_BATCH]
+                for remote in batch:
+                    if not remote.is_sending:
+                        remote.is_sending, remote.server = True, server
+            if not batch:
+                break
+            attempts = [new for remote in batch if (new := self._new_attempt(remote)) is not None]
+            await self._queue.submit(attempts, self._links.may_start_runs)
+            with self._lock:
+                for remote in batch:
+                    remote.is_sent = True
+                del self._new[: len(batch)]
+        await self._send_cancellations()
+        with self._lock:
+            keys = list(self._to_delete)
+        if keys:
+            await self._queue.forget(keys)
+            with self._lock:
+                del self._to_delete[: len(keys)]
+
+    def _is_wanted(self, remote: _RemoteTask) -> bool:
+        """False if a task was cancelled or has its result, after its submission has failed. The caller holds the lock."""
+        return self._tasks.get(remote.number) is remote and remote.key not in self._cancellations
+
+    def _new_attempt(self, remote: _RemoteTask) -> NewAttempt | None:
+        """The attempt of a task; None if it cannot be written, which is then its result."""
+        try:
+            return self._codec.new_attempt(remote.key, self._links.instance, remote.task, remote.server)
+        except (LookupError, TypeError, ValueError) as error:
+            with self._lock:
+                self._keep_result(remote, Done(remote.task, None, error))
+            self._links.notify()
+            return None
+
+    async def _send_cancellations(self) -> None:
+        with self._lock:
+            ends = dict(self._cancellations)
+            sent = {remote.key for remote in self._tasks.values() if remote.is_sent}
+        for why in set(ends.values()):
+            keys = [key for key, each in ends.items() if each == why]
+            # If a confirmed task is absent, the database was emptied. A worker may be executing it, so it gets no result.
+            absent = [key for key in keys if key not in sent]
+            again = await self._queue.withdraw(keys, why, self._unbegun_ends(why), absent)
+            with self._lock:
+                for key in keys:
+                    if self._cancellations.get(key) == why and key not in again:
+                        del self._cancellations[key]
+            self._to_receive.set()
+
+    def _unbegun_ends(self, why: EndReason) -> UnbegunEnds:
+        write = self._codec.write_done
+        lost = Interrupted(MAY_HAVE_BEGUN, was_stopped=False)
+        return UnbegunEnds(self._links.instance, write(_never_fetched(None, why, None)), write(Done(None, None, lost)))
+
+    async def _receive(self) -> None:
+        with self._lock:
+            known = [*(key for _, key in self._results.values() if key is not None), *self._to_delete]
+        received = await self._queue.results(self._owners, known)
+        with self._lock:
+            tasks = {remote.key: remote for remote in self._tasks.values()}
+            for end in received:
+                if (remote := tasks.get(end.key)) is None:
+                    self._to_delete.append(end.key)
+                else:
+                    done = self._codec.read_done(remote.task, end.payload)
+                    self._keep_result(remote, replace(done, worker=end.worker), end.key)
+        if received:
+            self._links.notify()
+            self._to_send.set()  # to forget those of unknown keys
+            self._to_receive.set()  # there may be more
+
+    async def _reap(self) -> None:
+        for key in await self._queue.reap(self._owners, self._lease, self._lost_payload):
+            log_event(logging.WARNING, "worker_lost", attempt=key)
+        self._to_receive.set()
+
+    def _lost_payload(self, worker: str) -> str:
+        name = worker or "its worker"
+        return self._codec.write_done(Done(None, None, Interrupted(f"{name} was lost", was_stopped=False)))
+
+    async def _find_leftovers(
+        self, keys: Sequence[str], past_instances: Collection[str], found: Future[dict[str, Claim]]
+    ) -> None:
+        self._wake_in_loop()
+        while not found.cancelled():
+            try:
+                await self._queue.open()
+                payloads = await self._queue.find(keys)
+                tasks = {
+                    key: task for key, payload in payloads.items() if (task := self._codec.read_leftover(payload)) is not None
+                }
+                await self._queue.forget_all(set(past_instances) - {self._links.instance}, list(tasks))
+            except QueueUnavailable as error:
+                self._report_problem("start", str(error))
+                await asyncio.sleep(RETRY_SECONDS)
+            else:
+                self._report_problem("start", None)
+                with suppress(InvalidStateError):  # cancelled meanwhile, by a stop
+                    found.set_result(tasks)
+                return
+
+    def _keep_result(self, remote: _RemoteTask, done: Done[Claim, AttemptResult], key: str | None = None) -> None:
+        """Move a task to the results, with its key if the queue has its result. The caller holds the lock."""
+        if self._tasks.get(remote.number) is remote:
+            del self._tasks[remote.number]
+            self._results[remote.number] = (done, key)
+
+    def _report_problem(self, part: str, new: str | None) -> None:
+        """Log once when PostgreSQL becomes unavailable for one of the parts, and when it is available again for all."""
+        self._problems[part] = new
+        problem = next((each for each in self._problems.values() if each is not None), None)
+        log_availability(problem, self.problem)
+        if problem is not None and problem != self.problem:
+            self._links.report_state(QueueState(problem))
+        self.problem = problem
+
 
 make_lane = QueueLane
 
 
 def make_executor(settings: Settings, links: DaemonLinks) -> RemoteExecutor:
     """The executor of a daemon."""
-    remote = settings.remote
-    assert remote is not None
-    codec = ClaimCodec(
-        links.entries, config_folder(settings.path), settings.host, links.traces.begin_queueing, links.traces.end_queueing
-    )
+    remote = _remote_queue(settings)
+    traces = links.traces
+    codec = ClaimCodec(links.entries, config_folder(settings.path), settings.host, traces.begin_queueing, traces.end_queueing)
     return RemoteExecutor(JobQueue(remote.dsn, remote.name), codec, links, remote.lease.total_seconds())
 
 
 def ask_state(settings: Settings) -> QueueState:
     """The state of the queues now. Nothing is written."""
-    remote = settings.remote
-    assert remote is not None
-    entries = make_plan(settings).entries.values()
+    remote, entries = _remote_queue(settings), make_plan(settings).entries.values()
     try:
-        return ask_queue(remote, lambda queue: ask_state_of(queue, remote.lease.total_seconds(), entries), may_create=False)
+        return ask_queue(remote, lambda queue: _read_state(queue, remote.lease.total_seconds(), entries), may_create=False)
     except QueueUnavailable as error:
         return QueueState(str(error))
+
+
+def _remote_queue(settings: Settings) -> RemoteQueue:
+    assert settings.remote is not None
+    return settings.remote
+
+
+async def _read_state(queue: JobQueue, lease: float, entries: Iterable[Entry]) -> QueueState:
+    """The state of the queues, of which the enabled ones of these agents and jobs are needed. Raises QueueUnavailable."""
+    needed = frozenset(entry.queue for entry in entries if entry.enabled)
+    return QueueState(None, tuple(await queue.find_workers(lease)), await queue.find_waiting(), needed)
+
+
+async def run_again_after_errors(loop: Callable[[], Coroutine[object, None, None]]) -> None:
+    """Run an endless loop, and start it again after an unexpected exception, which is logged. Ends by cancellation only."""
+    while True:
+        try:
+            await loop()
+            return
+        except Exception as error:  # noqa: BLE001 (without this loop, nothing would be executed any more)
+            log_event(logging.ERROR, "queue_broken", error=error)
+            await asyncio.sleep(RETRY_SECONDS)
+
+
+async def cancel_until_ended(tasks: Iterable[asyncio.Task[None]]) -> None:
+    """Cancel tasks, again and again. psycopg answers a first cancellation by waiting for its server, which may be cut off."""
+    waiting = set(tasks)
+    while waiting:
+        for task in waiting:
+            task.cancel()
+        _, waiting = await asyncio.wait(waiting, timeout=CANCEL_AGAIN_SECONDS)
+
+
+async def wait_for_event(event: asyncio.Event, seconds: float | None) -> None:
+    """Wait for an event, at most so many seconds, and clear it."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    event.clear()
+
+
+def log_availability(problem: str | None, before: str | None) -> None:
+    """Log once when PostgreSQL becomes unavailable, and when it is available again."""
+    if problem is not None and before is None:
+        log_event(logging.ERROR, "queue_unavailable", problem=problem)
+    elif problem is None and before is not None:
+        log_event(logging.WARNING, "queue_available")
+
+
+def _never_fetched(task: T, why: EndReason, problem: str | None) -> Done[T, AttemptResult]:
+    text = NOT_TAKEN if problem is None else f"the run could not be given to a worker within its timeout: {problem}"
+    return Done(task, None, NotTaken(text) if why == "timeout" else NeverBegun())

@@ -23,9 +23,7 @@ from typing import Any
 
 from heartbeat.runners import Failure
 from heartbeat.runners.errors import CallError
-from scheduler.extras.cluster.job_queue import MAY_HAVE_BEGUN, FetchedJob, JobQueue, QueueUnavailable
-from scheduler.extras.cluster.payloads import AttemptRefused, ClaimCodec
-from scheduler.extras.cluster.remote_executor import (
+from scheduler.extras.cluster.executors import (
     POLL_SECONDS,
     RETRY_SECONDS,
     cancel_until_ended,
@@ -33,6 +31,8 @@ from scheduler.extras.cluster.remote_executor import (
     run_again_after_errors,
     wait_for_event,
 )
+from scheduler.extras.cluster.job_queue import MAY_HAVE_BEGUN, FetchedJob, JobQueue, QueueUnavailable
+from scheduler.extras.cluster.payloads import AttemptRefused, ClaimCodec
 from scheduler.model.entry import Claim
 from scheduler.model.outcome import AttemptResult
 from scheduler.system.log import log_event

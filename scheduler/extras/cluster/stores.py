@@ -43,7 +43,7 @@ class ServerStandby(Standby):
 
     def wait_to_lead(self, is_over: Callable[[bool], bool]) -> bool:
         health = self._parts.engine.health
-        while (standby := self._ask_to_lead()) is not None:
+        while (standby := self._try_to_lead()) is not None:
             is_new = health.standby != standby
             if is_new and health.problem is None:
                 log_event(logging.INFO, "standby", because=standby)
@@ -56,24 +56,20 @@ class ServerStandby(Standby):
         health.standby = None
         return not self.must_yield
 
-    def _ask_to_lead(self) -> str | None:
+    def _try_to_lead(self) -> str | None:
         """Lead if no other daemon does. Returns why not; None: this daemon leads. A server that is down is logged once."""
         try:
-            standby = self._try_to_lead()
+            self._parts.store.connect()
+            if (standby := self._lease.try_to_lead()) is None:
+                self._see_that_rows_can_be_written()
         except DatabaseUnavailable as error:
             self._parts.engine.report_unavailable(self._parts.now(), str(error))
             return str(error)
         self._parts.engine.report_available()
         return standby
 
-    def _try_to_lead(self) -> str | None:
-        """Take the lease if it is free, and see that rows can be written. Returns why not; None: this daemon leads.
-
-        Raises DatabaseUnavailable.
-        """
-        self._parts.store.connect()
-        if (standby := self._lease.try_to_lead()) is not None:
-            return standby
+    def _see_that_rows_can_be_written(self) -> None:
+        """Raises DatabaseUnavailable, and gives the lease back, if not."""
         self._lease.start()  # the rest may take longer than the lease lasts
         self._parts.store.epoch = self._lease.epoch
         try:
@@ -82,7 +78,6 @@ class ServerStandby(Standby):
             self._lease.give_back()
             raise
         log_event(logging.INFO, "leading", epoch=self._lease.epoch)
-        return None
 
     async def wait_until_allowed(self) -> None:
         """A daemon that was frozen after the claim of a run must not start it: another one may have started it again."""

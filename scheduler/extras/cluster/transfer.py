@@ -32,9 +32,13 @@ def copy_database(source: str, target: str) -> None:
         for text in (source, target):
             if is_server(text) and (problem := address_problem(text)):
                 raise click.ClickException(problem)
-        origin = _locked(source, held)
+        origin, _ = _lock(source, held, is_source=True)
+        place, epoch = _lock(target, held, is_source=False)
+        store = open_for_writing(place)
+        held.callback(store.close)
+        store.epoch = epoch
         with show_progress("copying"):
-            counts = copy_all_rows(origin, _open_target(target, held))
+            counts = copy_all_rows(origin, store)
     for table, number in counts.items():
         click.echo(f"{table:<20} {number:>9,}")
     total = sum(counts.values())
@@ -43,48 +47,26 @@ def copy_database(source: str, target: str) -> None:
     )
 
 
-def _locked(text: str, held: ExitStack) -> Path | str:
-    """The database that is read. No daemon may use it during the copy."""
+def _lock(text: str, held: ExitStack, *, is_source: bool) -> tuple[Path | str, int | None]:
+    """Let no daemon use a database during the copy. Returns where it is, and the epoch of the lease if it is on a server."""
     if is_server(text):
-        if not has_tables(text):
+        if is_source and not has_tables(text):
             raise click.ClickException(
                 f"{describe_server(text)} has no tables of heartbeatd in the schema {schema_of(text)}; name the database, and the"
                 " schema with ?options=-csearch_path%3DNAME"
             )
-        _lead(text, held)
-        return text
+        open_for_writing(text).close()  # creates the tables, one of which has the lease
+        lease = lead_for_a_command(text, f"migrate-{secrets.token_hex(4)}", BootClock(), "heartbeatd database migrate")
+        held.callback(lease.stop)
+        return text, lease.epoch
     path = real_path(Path(text))
-    if not path.exists():
+    if not is_source:
+        make_state_folder(path.parent)
+    elif not path.exists():
         raise click.ClickException(f"there is no database {text}")
-    _lock_file(path, held)
-    return path
-
-
-def _open_target(text: str, held: ExitStack) -> Store:
-    if is_server(text):
-        store = open_for_writing(text)
-        held.callback(store.close)
-        store.epoch = _lead(text, held)
-        return store
-    path = real_path(Path(text))
-    make_state_folder(path.parent)
-    _lock_file(path, held)
-    store = open_for_writing(path)
-    held.callback(store.close)
-    return store
-
-
-def _lock_file(path: Path, held: ExitStack) -> None:
     lock = path.with_name(path.name + ".lock")
     held.enter_context(StateLock.take(lock, started_at=utc_now(), instance=secrets.token_hex(8)))
-
-
-def _lead(address: str, held: ExitStack) -> int | None:
-    """Take the lease, so that no daemon leads during the copy. The tables are created first if there are none."""
-    open_for_writing(address).close()
-    lease = lead_for_a_command(address, f"migrate-{secrets.token_hex(4)}", BootClock(), "heartbeatd database migrate")
-    held.callback(lease.stop)
-    return lease.epoch
+    return path, None
 
 
 def copy_all_rows(source: Path | str, target: Store) -> dict[str, int]:

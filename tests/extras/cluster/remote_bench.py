@@ -15,9 +15,9 @@ from patience import PATIENCE
 from servers.postgres import PostgresServer
 
 from heartbeatd.secret import Secret
+from scheduler.extras.cluster.executors import RemoteExecutor
 from scheduler.extras.cluster.job_queue import JobQueue, NewAttempt, QueueUnavailable
 from scheduler.extras.cluster.payloads import ClaimCodec
-from scheduler.extras.cluster.remote_executor import RemoteExecutor
 from scheduler.extras.cluster.remote_worker import RemoteWorker
 from scheduler.model.daemon_health import QueueState
 from scheduler.model.settings import Settings

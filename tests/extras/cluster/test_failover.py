@@ -24,10 +24,10 @@ from world import Delayed, MakeWorld, World
 
 from heartbeat.runners import ProcessResult
 from heartbeatd.secret import Secret
+from scheduler.extras.cluster.executors import RemoteExecutor
 from scheduler.extras.cluster.job_queue import QueueUnavailable
 from scheduler.extras.cluster.leadership import Leadership
 from scheduler.extras.cluster.postgresql import ServerConnection, ServerError, read_server_identity
-from scheduler.extras.cluster.remote_executor import RemoteExecutor
 from scheduler.extras.cluster.remote_worker import RemoteWorker
 from scheduler.model.events import RunRecovered
 from scheduler.model.outcome import Kind, Trigger

@@ -40,6 +40,7 @@ from heartbeat.runners.errors import CallError
 from heartbeatd.secret import Secret
 from scheduler.app import Daemon
 from scheduler.cli.main import commands
+from scheduler.extras.cluster.executors import CLOSE_SECONDS
 from scheduler.extras.cluster.job_queue import (
     SCHEMA_LOCK,
     AttemptEnd,
@@ -50,7 +51,6 @@ from scheduler.extras.cluster.job_queue import (
     UnbegunEnds,
 )
 from scheduler.extras.cluster.payloads import SCHEMA, AttemptRefused
-from scheduler.extras.cluster.remote_executor import CLOSE_SECONDS
 from scheduler.extras.cluster.remote_worker import TIME_OVER, TOO_LATE
 from scheduler.extras.cluster.worker_guard import HEADER
 from scheduler.system.orphans import find_orphans
@@ -813,32 +813,42 @@ def marks(cluster: Cluster) -> int:
     return len(path.read_text().splitlines()) if path.exists() else 0
 
 
-@pytest.mark.parametrize("cluster", ["file", "server"], indirect=True)
-def test_a_run_survives_a_kill_of_the_scheduler_and_is_not_repeated(cluster: Cluster) -> None:
-    scheduler = cluster.start("run")
-    cluster.start("worker")
+def start_run(cluster: Cluster) -> tuple[Heartbeatd, Heartbeatd]:
+    """A scheduler, and a worker with a run in progress. The run ends after `finish_run`."""
+    processes = cluster.start("run"), cluster.start("worker", "--name", "w1")
     wait_until(lambda: marks(cluster) == 1)
-    scheduler.send_signal(signal.SIGKILL)
-    scheduler.wait(timeout=PATIENCE)
-    cluster.query("update heartbeatd._leader set until_at = clock_timestamp()")  # if there is one
-    cluster.start("run")
+    return processes
+
+
+def finish_run(cluster: Cluster) -> None:
     (cluster.folder / "gate").touch()
+
+
+def end(process: Heartbeatd, number: int) -> int:
+    """Send a signal to a process that ends. Returns its exit code."""
+    process.send_signal(number)
+    return process.wait(timeout=PATIENCE)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "number"),
+    [("file", signal.SIGKILL), ("server", signal.SIGKILL), ("file", signal.SIGTERM)],
+    indirect=["cluster"],
+    ids=["killed", "killed, with its state on the server", "stopped"],
+)
+def test_a_run_survives_the_end_of_the_scheduler_and_is_not_repeated(cluster: Cluster, number: int) -> None:
+    """A scheduler that is stopped does not wait for it. Its result then comes while no scheduler runs."""
+    scheduler, _ = start_run(cluster)
+    assert end(scheduler, number) == (0 if number == signal.SIGTERM else -number)
+    cluster.query("update heartbeatd._leader set until_at = clock_timestamp()")  # if there is one
+    if number == signal.SIGTERM:
+        finish_run(cluster)
+        wait_until(lambda: cluster.query("select count(*) from heartbeatd_attempt where result is not null") == "1")
+    cluster.start("run")
+    finish_run(cluster)
     wait_until(lambda: cluster.outcomes() == ["ok"])
     assert marks(cluster) == 1
     assert cluster.query("select count(*) from heartbeatd_attempt where result is null") == "0"
-
-
-def test_a_stopped_scheduler_does_not_wait_for_runs_of_workers(cluster: Cluster) -> None:
-    scheduler = cluster.start("run")
-    cluster.start("worker")
-    wait_until(lambda: marks(cluster) == 1)
-    scheduler.send_signal(signal.SIGTERM)
-    assert scheduler.wait(timeout=PATIENCE) == 0
-    (cluster.folder / "gate").touch()
-    wait_until(lambda: cluster.query("select count(*) from heartbeatd_attempt where result is not null") == "1")
-    cluster.start("run")
-    wait_until(lambda: cluster.outcomes() == ["ok"])
-    assert marks(cluster) == 1
 
 
 def test_a_run_goes_to_a_worker_of_its_queue_and_until_then_people_see_what_it_waits_for(
@@ -866,11 +876,9 @@ def test_a_run_goes_to_a_worker_of_its_queue_and_until_then_people_see_what_it_w
 
 
 def test_a_worker_that_drains_takes_no_more_runs_and_ends_after_those_in_progress(cluster: Cluster) -> None:
-    worker = cluster.start("worker", "--name", "w1")
-    cluster.start("run")
-    wait_until(lambda: marks(cluster) == 1)
+    _, worker = start_run(cluster)
     assert cluster.call("worker", "drain", "w1") == "w1 takes no more runs; it stops after its runs in progress: 1\n"
-    (cluster.folder / "gate").touch()
+    finish_run(cluster)
     assert worker.wait(timeout=PATIENCE) == 0
     wait_until(lambda: cluster.outcomes() == ["ok"])
 
@@ -902,10 +910,9 @@ def test_the_run_of_a_killed_worker_is_repeated_by_another_one(cluster: Cluster,
     with crashing_daemon(cluster, clock) as daemon, clock.passing():
         run_until(daemon, lambda: len(daemon.runs.inflight()) == 1)
         wait_until(lambda: marks(cluster) == 1)
-        worker.send_signal(signal.SIGKILL)
-        worker.wait(timeout=PATIENCE)
+        end(worker, signal.SIGKILL)
         cluster.query("update procrastinate_workers set last_heartbeat = last_heartbeat - interval '1 hour'")
-        (cluster.folder / "gate").touch()  # ends the program of the killed worker, which holds the lane
+        finish_run(cluster)  # ends the program of the killed worker, which holds the lane
         cluster.start("worker", "--name", "w2")
         run_until(daemon, lambda: cluster.outcomes() == ["ok"])
     assert marks(cluster) == 2
@@ -982,21 +989,16 @@ def find_programs(cluster: Cluster) -> list[int]:
 
 
 def test_the_programs_of_a_killed_worker_are_ended_at_once(cluster: Cluster) -> None:
-    cluster.start("run")
-    worker = cluster.start("worker")
-    wait_until(lambda: marks(cluster) == 1)
+    _, worker = start_run(cluster)
     assert find_programs(cluster)
     worker.send_signal(signal.SIGKILL)
     wait_until(lambda: not find_programs(cluster))
-    log = cluster.folder / "worker.log"
-    wait_until(lambda: "orphan_ended" in log.read_text())
+    wait_until(lambda: "orphan_ended" in (cluster.folder / "worker.log").read_text())
     wait_until(lambda: not list((cluster.folder / "state" / "workers").iterdir()))
 
 
 def test_the_programs_of_a_frozen_worker_are_ended_when_its_lease_is_over(cluster: Cluster) -> None:
-    cluster.start("run")
-    worker = cluster.start("worker")
-    wait_until(lambda: marks(cluster) == 1)
+    _, worker = start_run(cluster)
     worker.send_signal(signal.SIGSTOP)
     assert find_programs(cluster)
     (file,) = (cluster.folder / "state" / "workers").iterdir()
@@ -1007,22 +1009,17 @@ def test_the_programs_of_a_frozen_worker_are_ended_when_its_lease_is_over(cluste
 
 
 def test_a_worker_ends_the_programs_of_one_that_was_killed_with_its_guard(cluster: Cluster) -> None:
-    cluster.start("run")
-    worker = cluster.start("worker")
-    wait_until(lambda: marks(cluster) == 1)
+    _, worker = start_run(cluster)
     (guard,) = Path(f"/proc/{worker.pid}/task/{worker.pid}/children").read_text().split()[:1]
-    for pid in (int(guard), worker.pid):
-        os.kill(pid, signal.SIGKILL)
-    worker.wait(PATIENCE)
+    os.kill(int(guard), signal.SIGKILL)
+    end(worker, signal.SIGKILL)
     assert find_programs(cluster)
     cluster.start("worker")
     wait_until(lambda: not find_programs(cluster))
 
 
 def test_a_cancelled_run_ends_on_its_worker(cluster: Cluster) -> None:
-    cluster.start("run")
-    cluster.start("worker")
-    wait_until(lambda: marks(cluster) == 1)
+    start_run(cluster)
     cluster.call("cancel", "1")
     wait_until(lambda: cluster.outcomes() == ["abandoned cancelled"])
     assert cluster.query("select count(*) from procrastinate_jobs") == "0"
