@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 import subprocess
 import sys
@@ -411,3 +412,19 @@ def test_a_fallback_gets_the_prompt_if_the_agent_fails() -> None:
     failed = heartbeat.beat(heartbeat.Spec(ask=ask, fallbacks=[broken], checklist="- look"), now=NOW)
     assert (failed.result, failed.fallback) == ("failed", 1)
     assert failed.error.count("ConnectionError") == 2
+
+
+@pytest.mark.parametrize("broken", ["decide", "on_execute"])
+def test_a_fallback_is_also_called_if_the_decision_or_its_execution_raises(broken: str) -> None:
+    functions = {"decide": Agent({"action": "run", "tasks": "Look."}), "on_execute": Agent("done")}
+    functions[broken] = Agent(ConnectionError("the model is down"))
+    found = run(None, **functions, fallbacks=[Agent("The disk is full")])
+    assert (found.result, found.text, found.fallback) == ("alert", "The disk is full", 1)
+
+
+def test_a_result_that_was_pickled_continues_after_a_restart() -> None:
+    first = beat("[disk:/var] 92 %")
+    stored = pickle.loads(pickle.dumps(first))
+    assert stored == first
+    assert ended(beat("[disk:/var] 92 %", last=stored)) == "alert duplicate"
+    assert ended(beat("[disk:/var] 92 %")) == "alert [disk:/var] 92 %"
