@@ -71,6 +71,7 @@ def test_the_program_gets_path_home_lang_and_five_variables_of_the_message(
         ("echo no such user >&2; exit 75", "retry", "sh ended with exit code 75: no such user"),
         ("kill -9 $$", "retry", "sh ended with exit code -9"),
         ("echo '\x1b[31m' >&2; exit 1", "retry", "sh ended with exit code 1: [31m"),
+        ("trap '' TERM; head -c 70000000 /dev/zero; exit 0", "retry", "sh wrote more than 64 MiB and was ended"),
     ],
 )
 def test_the_exit_code_decides_the_result_of_the_delivery(tmp_path: Path, script: str, state: str, error: str) -> None:

@@ -880,6 +880,18 @@ def test_an_agent_that_answers_later_is_awaited(make_world: MakeWorld, answer: s
     assert sent(world) == [f"03-02 12:10 {last}"]
 
 
+def test_an_agent_that_answers_later_about_one_job_does_not_delay_the_message_about_another_one(make_world: MakeWorld) -> None:
+    """The other job fails while the agent is called for the first one."""
+    with Server([gateway.async_answer()]) as server:
+        text = config('active_hours: "00:00-24:00", async_timeout: 12h', more=OTHER_JOB.replace("0 3", "2 3"))
+        text = text.replace("{kind: command, argv: [agent]}", f'{{kind: http, url: "{server.url}"}}').replace("30m", "12h")
+        scripts = {"nightly-backup": in_turn(FAILED), "nightly-certs": in_turn(FAILED)}
+        world = make_world(text, start=NIGHT, scripts=scripts, durations={"ops": timedelta(minutes=4)})
+        world.run_until("2026-03-02 03:05")
+    until = {name: world.records(name)[0]["notices"][0]["held_back"]["until"] for name in ("nightly-backup", "nightly-certs")}
+    assert until["nightly-certs"] < "2026-03-02T05:00" < "2026-03-02T15:00" < until["nightly-backup"]
+
+
 @pytest.mark.parametrize("talks_to", ["4711", "4712"])
 def test_deliver_last_holds_back_only_what_the_agent_says_in_the_same_conversation(make_world: MakeWorld, talks_to: str) -> None:
     chat = CHANNELS + '  chat: {kind: webhook, url: "http://127.0.0.1:9/to/{target}", allow_private: true}\n'

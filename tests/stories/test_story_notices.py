@@ -19,7 +19,7 @@ from test_story_slots import agent, job
 from world import Delayed, MakeWorld, World, count_steps, send_by_transport, utc
 
 from heartbeat.runners import ProcessResult
-from heartbeatd.verbs import ReportResult, Retry
+from heartbeatd.verbs import CloseProblem, ReportResult, Retry
 from scheduler.config.settings.effective_values import list_effective_values
 from scheduler.engine.delivery import Delivery
 from scheduler.engine.effects import VerbRequest
@@ -546,6 +546,15 @@ def test_an_info_that_comes_back_within_a_day_is_sent_again_only_with_other_figu
     world.run_until("2026-03-02 09:45")
     assert [text.partition(":")[0] for _, _, text in world.delivered] == ["info     ops load"] * messages
     assert [row["why"] for row in world.records("ops")] == [None, "precheck", "precheck", why]
+
+
+def test_an_info_that_a_user_has_closed_is_sent_again_if_it_is_reported_again(make_world: MakeWorld) -> None:
+    yaml = HOOKS + agent(deliver="hook", interval="30m", precheck="{command: ./check.sh}")
+    world = make_world(yaml, scripts={"ops": lambda _: "[load] info"}, prechecks={"ops": lambda _: "info: load is 17"})
+    world.run(minutes=10)
+    world.request(VerbRequest(CloseProblem(), world.problem("load").id))
+    world.run(minutes=30)
+    assert [text.partition(":")[0] for _, _, text in world.delivered] == ["info     ops load"] * 2
 
 
 def test_a_dead_channel_is_reported_once_over_a_restart(make_world: MakeWorld) -> None:

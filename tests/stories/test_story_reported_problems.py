@@ -304,6 +304,26 @@ def test_a_problem_that_was_wrongly_taken_as_over_needs_a_longer_silence(make_wo
     assert [text.partition(",")[0] for text in sent(world)] == ["[disk] 92 %", "[disk] over after 30m", "[disk] 92 %"]
 
 
+def test_each_wrong_end_doubles_the_silence_that_a_problem_needs_up_to_eight_times(make_world: MakeWorld) -> None:
+    answer, silences = ["[disk] 92 %"], list[int]()
+    world = make_world(config(problems="{clear_after: 1}"), scripts={"ops": lambda _: answer[0]})
+    for _ in range(6):
+        answer[0] = "[disk] 92 %"
+        world.run(minutes=15)
+        answer[0] = "HEARTBEAT_OK"
+        silences.append(0)
+        while world.problem("disk").is_open:
+            world.run(minutes=15)
+            silences[-1] += 1
+    assert silences == [1, 2, 4, 8, 8, 8]
+
+
+def test_an_end_that_the_agent_itself_reports_makes_no_later_silence_longer(make_world: MakeWorld) -> None:
+    world = make_world(config(), scripts=answers("[disk] 92 %", "[disk] resolved", "[disk] 92 %", "HEARTBEAT_OK"))
+    world.run(minutes=70)
+    assert not world.problem("disk").is_open
+
+
 def test_a_problem_that_was_wrongly_taken_as_over_after_days_needs_a_longer_silence_too(make_world: MakeWorld) -> None:
     agent = answers(*["[disk] 92 %"] * 9, *["HEARTBEAT_OK"] * 2, "[disk] 92 %", *["HEARTBEAT_OK"] * 3, "[disk] 92 %")
     world = make_world(config(interval="6h", problems="{remind: 30d}"), scripts=agent)

@@ -20,7 +20,7 @@ from pydantic import TypeAdapter
 from starlette.routing import Route
 from web_daemon import WebDaemon
 
-from heartbeatd.answers import ConfigFile, WakeAccepted
+from heartbeatd.answers import BudgetShare, ConfigFile, SharedBody, WakeAccepted
 from heartbeatd.operations import Operation
 from heartbeatd.questions import ListProblems, ListRuns
 from heartbeatd.verbs import (
@@ -348,6 +348,21 @@ def test_a_field_without_a_mark_is_hidden_from_a_limited_token() -> None:
     assert cut(whole, limited).as_data() == {"path": None, "hash": None, "declared": {}}
     assert cut(WakeAccepted(wake=1, says="queued"), limited).as_data() == {"wake": 1, "says": "queued"}
     assert whole.path == "config.yaml"  # the answer itself is not changed
+
+
+class Maps(SharedBody):
+    """An answer with a map of what belongs to agents, and a map of what concerns the whole daemon."""
+
+    shares: dict[str, BudgetShare]
+    files: dict[str, ConfigFile]
+
+
+def test_a_map_is_cut_for_a_limited_token_as_a_list_is() -> None:
+    limited = Caller("alder", frozenset(("read",)), frozenset(("alder",)))
+    shares = {name: BudgetShare(kind="heartbeat", name=name, usd=1.0, tokens=2, runs=3) for name in ("alder", "birch")}
+    whole = Maps(shares=shares, files={"main": ConfigFile(path="config.yaml", hash="0" * 64, declared={})})
+    shown = cut(whole, limited).as_data()
+    assert (list(shown["shares"]), shown["files"]) == (["alder"], {"main": {"path": None, "hash": None, "declared": {}}})
 
 
 def test_every_caller_sees_and_changes_only_what_its_token_permits(fleet: Fleet) -> None:
