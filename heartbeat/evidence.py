@@ -270,7 +270,7 @@ class Look:
         which has fewer other words.
         """
         evidence: list[tuple[Line | str, frozenset[str]]] = [(line, line.words) for line in self.lines or ()]
-        evidence += [(job, words_of(f"job {job} failed")) for job in sorted(self.jobs)]
+        evidence += [(job, words_of(job)) for job in sorted(self.jobs)]
         if not evidence:
             return None
         weights = _weights(each for _, each in evidence)

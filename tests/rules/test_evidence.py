@@ -66,6 +66,7 @@ BOTH = look(f"{VAR}\n{HOME}\n{NGINX}", problem("disk:/var", VAR), problem("web",
         (look(VAR, problem("tar", jobs=frozenset({"backup"})), jobs=("backup", "mirror")), "x", "job mirror failed", "mirror"),
         (look(VAR, problem("tar", jobs=frozenset({"backup"})), jobs=("backup", "mirror")), "x", "job backup failed", "tar"),
         (look(VAR, jobs=("backup",)), "job:backup", "/var has no room", "backup"),
+        (look(VAR, jobs=("backup",)), "web", "the job queue of nginx failed", None),  # no word of the job's name
         (news(TODAY, known=(of_event("anna", "e0", TODAY),)), "anna", "Anna asks: today?", TODAY),  # another mail with its words
         (news(TODAY, known=(of_event("anna", "e1", TODAY),)), "x", "Anna asks: today?", "anna"),  # the same mail, shown again
         (news(CALL, known=(of_event("anna", "e0", TODAY),)), "anna", "Anna asks: today?", "anna"),  # an agent repeats what is open

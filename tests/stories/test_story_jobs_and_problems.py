@@ -119,6 +119,7 @@ def test_a_wake_that_waits_for_the_next_slot_holds_the_notification_back_until_t
     [
         "HEARTBEAT_OK",
         "[disk:/var] 92 % full",
+        "[web] the job queue of nginx failed",
         "[nightly-backup] resolved",
         "ALERT the mail stands still\n\n[disk:/var] 92 % full",
     ],
