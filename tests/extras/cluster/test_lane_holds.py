@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 
@@ -14,8 +13,6 @@ from world import QUIET, Delayed, MakeWorld, World
 
 from scheduler.cli.busy import _lane_in_cluster
 from scheduler.cli.daemon_files import locate_files
-from scheduler.extras.cluster.command_lanes import try_to_hold_lane
-from scheduler.extras.cluster.postgresql import WRITER_SETTINGS, ServerConnection, ServerError
 
 pytestmark = required_programs.needs("initdb")
 
@@ -57,24 +54,3 @@ def test_a_command_waits_for_the_runs_of_the_agent_and_its_jobs_but_not_for_thos
     assert take(world) == "run 2 is in progress"
     postgres.query(address, CRASHED)
     assert take(world) is None
-
-
-def test_a_lane_stays_locked_although_the_clock_of_the_leader_is_ahead_of_that_of_the_server(
-    make_world: MakeWorld, address: str, postgres: PostgresServer
-) -> None:
-    world = make_world(CONFIG, server=address, start="2066-03-02 08:00")
-    world.run(seconds=10)
-    assert take(world) is None
-    world.wake("ops", "look")
-    world.run(minutes=1)
-    assert len(world.calls) == 1
-    postgres.query(address, COMMAND_ENDED)
-    world.run(minutes=2)
-    assert len(world.calls) == 2
-
-
-def test_a_command_does_not_get_the_lane_while_the_leader_may_be_starting_a_run(make_world: MakeWorld, address: str) -> None:
-    world = make_world(CONFIG, server=address)
-    impatient = ServerConnection(address, WRITER_SETTINGS | {"lock_timeout": 50})
-    with closing(impatient) as db, world.store.transaction(), pytest.raises(ServerError, match="lock timeout"):
-        try_to_hold_lane(db, "ops", [], "heartbeatd busy on b (process 1)")

@@ -17,7 +17,6 @@ import pytest
 import required_programs
 from patience import PATIENCE
 from servers.postgres import EmptyDatabases, PostgresServer
-from world import MakeWorld
 
 import scheduler.store
 from scheduler.extras.cluster import postgresql_schema
@@ -318,11 +317,9 @@ def test_a_lost_connection_is_reported_and_made_again(store: Store, postgres: Po
 
 
 def test_a_server_that_is_down_full_of_connections_or_read_only_is_unavailable(tmp_path: Path) -> None:
-    server = PostgresServer(max_connections="5", superuser_reserved_connections="0")
-    try:
-        address = server.start().database()
-        store = open_for_writing(address)
-        with closing(store):
+    with closing(PostgresServer(max_connections="5", superuser_reserved_connections="0").start()) as server:
+        address = server.database()
+        with closing(open_for_writing(address)) as store:
             others = [ServerConnection(address, READER_SETTINGS) for _ in range(4)]
             with pytest.raises(StoreError, match="too many"):
                 open_read_only(address)
@@ -344,8 +341,6 @@ def test_a_server_that_is_down_full_of_connections_or_read_only_is_unavailable(t
             with closing(fresh), pytest.raises(DatabaseUnavailable, match="read-only"), fresh.transaction() as db:
                 db.execute(ONE_BOOT)
         assert server.query(address, "select count(*) from heartbeatd.boot") == "1"
-    finally:
-        server.close()
 
 
 def test_a_wrong_database_or_user_is_a_mistake_that_the_start_reports(address: str) -> None:
@@ -355,9 +350,8 @@ def test_a_wrong_database_or_user_is_a_mistake_that_the_start_reports(address: s
 
 
 def test_a_store_that_waits_for_its_server_connects_later() -> None:
-    server = PostgresServer()
-    try:
-        address = server.start().database()
+    with closing(PostgresServer().start()) as server:
+        address = server.database()
         server.stop()
         with closing(open_for_writing(address, is_patient=True)) as store:
             with pytest.raises(DatabaseUnavailable):
@@ -366,8 +360,6 @@ def test_a_store_that_waits_for_its_server_connects_later() -> None:
             store.connect()
             with store.transaction() as db:
                 db.execute(ONE_BOOT)
-    finally:
-        server.close()
 
 
 def test_a_reader_cannot_write_and_waits_no_longer_than_its_timeout(store: Store, address: str) -> None:
@@ -437,31 +429,12 @@ def test_an_address_of_another_machine_without_encryption_is_noticed(address: st
     assert clear_text_host(address) == host
 
 
-def test_nothing_of_the_driver_is_imported_for_a_file(tmp_path: Path) -> None:
+def test_without_a_server_and_workers_nothing_of_the_extra_is_imported(tmp_path: Path) -> None:
     program = (
-        "import sys; from pathlib import Path; import scheduler.app, scheduler.cli.main\n"
+        "import sys; from pathlib import Path; import scheduler.app, scheduler.cli.main, scheduler.cli.run\n"
         "from scheduler.store.locations import open_for_writing\n"
         f"open_for_writing(Path({str(tmp_path / 'a.db')!r})).close()\n"
         "print([each for each in sys.modules if each.split('.')[0] in ('psycopg', 'psycopg_pool', 'procrastinate')])"
     )
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=PATIENCE)
     assert found.stdout == "[]\n"
-
-
-AN_AGENT = """
-agents:
-  ops:
-    runner: {kind: command, argv: [agent]}
-    heartbeat: {interval: 30m, checklist: "- look\\n"}
-"""
-
-
-def test_a_world_on_a_server_survives_a_restart_of_the_server(
-    make_world: MakeWorld, address: str, postgres: PostgresServer
-) -> None:
-    world = make_world(AN_AGENT, server=address)
-    world.run(hours=2)
-    postgres.restart()
-    world.run(hours=2)
-    assert [line.split()[-1] for line in world.history("ops")] == ["heartbeat_ok"] * len(world.history("ops"))
-    assert len(world.history("ops")) in (7, 8)

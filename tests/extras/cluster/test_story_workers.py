@@ -283,18 +283,6 @@ def test_claude_code_has_other_settings_than_a_plain_program_and_the_same_with_a
     assert len(set(prints)) == 3
 
 
-def test_a_worker_whose_copy_still_has_a_plain_program_refuses_claude_code_by_name(make_world: MakeWorld, tmp_path: Path) -> None:
-    command = "{kind: command, argv: [agent]}"
-    world = make_world(agent().replace(command, "claude-code"))
-    payload = codec_of(world).write_task(first_claim(world))
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    other = World(elsewhere, agent().replace(command, "{kind: command, argv: [claude]}"))
-    with pytest.raises(AttemptRefused, match="the config of w1 has other settings for agent/ops; copy"):
-        codec_of(other).read_task(payload)
-    other.store.close()
-
-
 def test_a_job_with_a_prompt_has_the_settings_that_the_version_of_29_november_computes(make_world: MakeWorld) -> None:
     ops = (
         agent()

@@ -8,7 +8,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
@@ -1135,12 +1134,6 @@ def test_an_interrupted_run_once_that_waits_for_the_queue_ends_with_one_line(tmp
     assert process.returncode == 1
     assert error.startswith("heartbeatd: stopped while it waited for the queue of the workers: ")
     assert not [line for line in log if line.startswith("Traceback")]
-
-
-def test_a_daemon_without_workers_imports_nothing_of_the_extra() -> None:
-    code = "import sys, scheduler.app, scheduler.cli.run; print({'procrastinate', 'psycopg', 'psycopg_pool'} & set(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE, check=True)
-    assert done.stdout.strip() == "set()"
 
 
 def test_without_the_libraries_the_config_is_refused_in_one_line(tmp_path: Path) -> None:
