@@ -19,7 +19,8 @@ if __name__ == "__main__":
     folder = Path(tempfile.mkdtemp(prefix="heartbeatd-kills-"))
     chaos, begun = ClusterChaos(folder, seed, state="sqlite" if sys.argv[3:] == ["sqlite"] else "postgresql"), time.monotonic()
     found = chaos.play(seconds)
-    faults = ", ".join(f"{count:,} {what}" for what, count in chaos.counted.items())
+    counted = chaos.counted | {"losses of the lease without a fault": len(chaos.own_losses)}
+    faults = ", ".join(f"{count:,} {what}" for what, count in counted.items())
     print(f"{time.monotonic() - begun:.0f} s; {faults}; {found.summary()}", flush=True)
     for each in (*found.lost, *found.doubled):
         print(f"  {each}")
