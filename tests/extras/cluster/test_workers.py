@@ -180,11 +180,13 @@ def test_a_run_that_is_cancelled_after_a_failed_submission_is_not_submitted(
     else:
         executor.cancel(1, "cancelled")
     clock.wait_until(lambda: executor.problem is None)
-    leads.set()
     assert (bench.ends(executor), executor.inflight()) == (["never begun"], {})
     executor.ack([1])
     attempts = "select count(*) from heartbeatd_attempt where owner = '{queue}'"
-    clock.wait_until(lambda: (bench.query(attempts), bench.query(JOBS)) == ("0", "0"))
+    clock.wait_until(lambda: bench.query(attempts) == "0")
+    leads.set()
+    clock.wait_until(executor.is_flushed)
+    assert (bench.query(attempts), bench.query(JOBS)) == ("0", "0")
 
 
 def test_a_run_that_is_cancelled_while_a_worker_fetches_it_does_not_go_on(bench: RemoteBench, clock: SimulatedClock) -> None:
