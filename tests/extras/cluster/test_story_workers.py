@@ -44,22 +44,26 @@ def codec_of(world: World) -> ClaimCodec:
     return ClaimCodec(lambda: world.engine.plan.entries, world.folder, "w1")
 
 
-def test_a_heartbeat_whose_worker_is_lost_runs_again_and_uses_up_no_retry(make_world: MakeWorld) -> None:
+@pytest.mark.parametrize(
+    ("ending", "times", "history", "calls", "tries"),
+    [
+        (LOST, 1, "ok heartbeat_ok", 2, 2),  # it runs again, and uses up no retry
+        (LOST, 9, "abandoned crash_count", 4, 4),
+        (STOPPED, 5, "ok heartbeat_ok", 6, 1),  # it gives its run back, and that is no crash
+    ],
+)
+def test_a_heartbeat_whose_worker_is_lost_or_stopped_runs_again(
+    make_world: MakeWorld, ending: Interrupted, times: int, history: str, calls: int, tries: int
+) -> None:
     world = make_world(agent(retries="0"), through_payloads=True)
-    world.scripts["ops"] = lambda call: LOST if len(world.calls) == 1 else "HEARTBEAT_OK"
+    world.scripts["ops"] = lambda call: ending if len(world.calls) <= times else "HEARTBEAT_OK"
     world.run(minutes=5)
-    assert world.history() == ["03-02 08:00 interval ok heartbeat_ok"]
-    assert (len(world.calls), world.records()[0]["tries"]) == (2, 2)
-    assert [event.again for event in world.events_of(RunRecovered)] == [True]
-
-
-def test_a_heartbeat_that_loses_each_worker_ends_after_the_third_repetition(make_world: MakeWorld) -> None:
-    world = make_world(agent(), through_payloads=True)
-    world.scripts["ops"] = lambda call: LOST
-    world.run(minutes=5)
-    assert world.history() == ["03-02 08:00 interval abandoned crash_count"]
-    assert len(world.calls) == 4
-    assert world.records()[0]["error"] == "its workers were lost 4 times during this run"
+    assert world.history() == [f"03-02 08:00 interval {history}"]
+    assert (len(world.calls), world.records()[0]["tries"]) == (calls, tries)
+    lost = min(times, tries - 1) if ending is LOST else 0
+    assert [event.again for event in world.events_of(RunRecovered)][:lost] == [True] * lost
+    if history.startswith("abandoned"):
+        assert world.records()[0]["error"] == "its workers were lost 4 times during this run"
 
 
 def test_the_command_of_a_lost_worker_is_not_repeated_and_is_reported(make_world: MakeWorld) -> None:
@@ -68,14 +72,6 @@ def test_the_command_of_a_lost_worker_is_not_repeated_and_is_reported(make_world
     world.run(minutes=70)
     assert world.history() == ["03-02 09:00 every abandoned child_may_still_run"]
     assert "w1 was lost during this run; one of its processes may still be running" in world.delivered[0][2]
-
-
-def test_a_worker_that_is_stopped_gives_its_run_back_and_that_is_no_crash(make_world: MakeWorld) -> None:
-    world = make_world(agent(retries="0"), through_payloads=True)
-    world.scripts["ops"] = lambda call: STOPPED if len(world.calls) <= 5 else "HEARTBEAT_OK"
-    world.run(minutes=5)
-    assert world.history() == ["03-02 08:00 interval ok heartbeat_ok"]
-    assert (len(world.calls), world.records()[0]["tries"]) == (6, 1)
 
 
 def test_a_run_that_no_worker_takes_ends_as_a_timeout_that_says_so(make_world: MakeWorld) -> None:
@@ -104,27 +100,19 @@ def now_of(world: World) -> str:
     return str(fact_of(explanation.explain_now(explained_entry(world)).as_data(), "now")["says"])
 
 
-def test_a_restarted_scheduler_repeats_no_run_that_a_worker_executes(make_world: MakeWorld) -> None:
+@pytest.mark.parametrize(("down", "results"), [(timedelta(seconds=30), 0), (timedelta(minutes=5), 1)])
+def test_a_restarted_scheduler_repeats_no_run_that_a_worker_executes_or_has_executed_in_the_meantime(
+    make_world: MakeWorld, down: timedelta, results: int
+) -> None:
     world = make_world(agent(), through_payloads=True)
     world.scripts["ops"] = lambda call: LONG
     world.run(minutes=1)
     world.kill()
-    world.clock.advance(timedelta(seconds=30))
-    world.boot(runs=world.runs)
-    world.run(minutes=4)
-    assert world.history() == ["03-02 08:00 interval ok heartbeat_ok"]
-    assert len(world.calls) == 1
-
-
-def test_a_result_that_arrived_while_the_scheduler_was_down_counts(make_world: MakeWorld) -> None:
-    world = make_world(agent(), through_payloads=True)
-    world.scripts["ops"] = lambda call: LONG
-    world.run(minutes=1)
-    world.kill()
-    world.clock.advance(timedelta(minutes=5))
-    assert (len(world.runs.results()), world.runs.inflight()) == (1, {})
+    world.clock.advance(down)
+    assert (len(world.runs.results()), len(world.runs.inflight())) == (results, 1 - results)
     world.boot(runs=world.runs)
     world.settle()
+    world.run(minutes=0 if results else 4)
     assert world.history() == ["03-02 08:00 interval ok heartbeat_ok"]
     assert len(world.calls) == 1
 
