@@ -23,7 +23,7 @@ from scheduler.store.database import StoreError, check_file, check_links, open_e
 from scheduler.store.locations import open_read_only_any_version
 from scheduler.system import state_lock
 from scheduler.system.orphans import is_process_stopped
-from scheduler.system.state_lock import LockHolder
+from scheduler.system.state_lock import LockOwner
 
 if TYPE_CHECKING:  # half a second of imports that `status` and `runs` do not need
     from heartbeatd.answers import Problem
@@ -137,14 +137,14 @@ def locate_files_or_warn(path: Path, state: Path | None = None) -> DaemonFiles:
     return found
 
 
-def find_running_daemon(files: DaemonFiles) -> LockHolder | None:
+def find_running_daemon(files: DaemonFiles) -> LockOwner | None:
     """The process that holds the database's lock at this moment, None if there is none."""
     if not is_locked(files.lock_file):
         return None
-    return state_lock.read_lock_holder(files.lock_file) or LockHolder()
+    return state_lock.read_lock_owner(files.lock_file) or LockOwner()
 
 
-def describe_standby(files: DaemonFiles, up: LockHolder, leader: Leader | None) -> str | None:
+def describe_standby(files: DaemonFiles, up: LockOwner, leader: Leader | None) -> str | None:
     """Which daemon leads instead of this one; None if it leads itself."""
     if files.server is None or up.instance is None:
         return None

@@ -35,7 +35,7 @@ from scheduler.model.problem import Subject
 if TYPE_CHECKING:
     from heartbeatd.answers import EntryName, QueuedMessage, ResponseBody, RunRecord
     from scheduler.config.file.diagnostics import ConfigError
-    from scheduler.system.state_lock import LockHolder
+    from scheduler.system.state_lock import LockOwner
 
 Row = TypeVar("Row")
 RowOf = TypeVar("RowOf", contravariant=True)
@@ -357,7 +357,7 @@ def format_period(begin: datetime, end: datetime) -> str:
     return f"{format_time(begin)} to {format_time(end)} ({abbreviate_duration(elapsed_time(begin, end))})"
 
 
-def describe_process(up: LockHolder, standby: str | None, now: datetime) -> str:
+def describe_process(up: LockOwner, standby: str | None, now: datetime) -> str:
     """What a running daemon does, and since when. `standby` is what `describe_standby` says."""
     since = f" {format_since(up.started_at, now)}" if up.started_at else ""
     return f"{f'standby ({standby})' if standby else 'running'}{since}, pid {up.pid or 'not known'}"

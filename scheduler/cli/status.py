@@ -35,7 +35,7 @@ from scheduler.model.outcome import Kind
 from scheduler.model.timestamps import iso_utc
 from scheduler.store import boots, disk_reserve
 from scheduler.store.boots import STOPPED
-from scheduler.system.state_lock import LockHolder, read_refused_starts
+from scheduler.system.state_lock import LockOwner, read_refused_starts
 
 BUDGET_NOUNS = {"usd_per_day": "", "tokens_per_day": "token", "runs_per_day": "run", "usd_per_month": ""}
 """What the limits count, in the order in which they are shown. Money has no noun."""
@@ -124,7 +124,7 @@ def _reload_lines(reload: ReloadStatus) -> Iterator[str]:
             yield f"  and {len(lines) - MAX_CHANGES} more changes"
 
 
-def _status_data(data: Status, up: LockHolder | None, standby: str | None, leader: str | None) -> dict[str, object]:
+def _status_data(data: Status, up: LockOwner | None, standby: str | None, leader: str | None) -> dict[str, object]:
     """The status, with the state of the process, which only the lock shows."""
     process = {"running": up is not None, "pid": up.pid if up else None, "standby": standby, "leader": leader}
     found = data.as_data()
@@ -132,7 +132,7 @@ def _status_data(data: Status, up: LockHolder | None, standby: str | None, leade
 
 
 def _daemon_line(
-    boot: DaemonBoot | None, up: LockHolder | None, files: DaemonFiles, standby: str | None, now: datetime, *, elsewhere: bool
+    boot: DaemonBoot | None, up: LockOwner | None, files: DaemonFiles, standby: str | None, now: datetime, *, elsewhere: bool
 ) -> output.Fact:
     """Whether the daemon is up, here or `elsewhere`, and since when."""
     if up is not None:
@@ -151,7 +151,7 @@ def _daemon_line(
     )
 
 
-def _daemon_detail_lines(data: Status, up: LockHolder | None, now: datetime, files: DaemonFiles) -> Iterator[str | output.Fact]:
+def _daemon_detail_lines(data: Status, up: LockOwner | None, now: datetime, files: DaemonFiles) -> Iterator[str | output.Fact]:
     """The disk, the last reload, overrides, failing pings, open circuit breakers, and the latest times without a daemon."""
     is_local = up is not None and files.server is None
     if is_local and (shortage := disk_reserve.shortage_message(disk_reserve.reserve_path(files.database))):

@@ -27,7 +27,7 @@ DISK_FULL_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 @dataclass(frozen=True, slots=True)
-class LockHolder:
+class LockOwner:
     """The process that holds the lock: its ID, when it started (UTC), and the name of this boot. All are None until it has
     written them.
 
@@ -43,7 +43,7 @@ class LockHolder:
 class AlreadyRunning(ExpectedError):
     """Another daemon holds the lock. `pid` and `started_at` are None in the moment before it has written them."""
 
-    def __init__(self, path: Path, holder: LockHolder | None) -> None:
+    def __init__(self, path: Path, holder: LockOwner | None) -> None:
         self.path = path
         self.pid = holder.pid if holder else None
         self.started_at = holder.started_at if holder else None
@@ -79,9 +79,9 @@ class StateLock:
             raise_state_folder_error(path, error)
         if not try_lock(fd):
             os.close(fd)
-            raise AlreadyRunning(path, read_lock_holder(path))
+            raise AlreadyRunning(path, read_lock_owner(path))
         try:
-            _write_holder(fd, LockHolder(os.getpid(), started_at, instance, is_command))
+            _write_owner(fd, LockOwner(os.getpid(), started_at, instance, is_command))
         except OSError as error:
             os.close(fd)
             raise_state_folder_error(path, error)
@@ -140,12 +140,12 @@ def _refused_file(path: Path) -> Path:
     return path.with_name(path.name.removesuffix(".lock") + ".refused")
 
 
-def read_lock_holder(path: Path) -> LockHolder | None:
+def read_lock_owner(path: Path) -> LockOwner | None:
     """The process that wrote the lock file last, whether or not it still holds the lock; None if the file is not readable."""
     try:
         holder = json.loads(path.read_text("utf-8"))
         started_at, is_command = datetime.fromisoformat(holder["started_at"]), bool(holder.get("is_command"))
-        return LockHolder(int(holder["pid"]), started_at, str(holder["instance"]), is_command)
+        return LockOwner(int(holder["pid"]), started_at, str(holder["instance"]), is_command)
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
@@ -184,7 +184,7 @@ def _parse_mount(line: str) -> tuple[Path, str]:
     return Path(re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), point)), kind
 
 
-def _write_holder(fd: int, who: LockHolder) -> None:
+def _write_owner(fd: int, who: LockOwner) -> None:
     text = json.dumps(asdict(who), default=datetime.isoformat) + "\n"
     os.ftruncate(fd, 0)
     os.pwrite(fd, text.encode(), 0)

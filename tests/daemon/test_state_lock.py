@@ -15,12 +15,12 @@ import pytest
 from scheduler.system.process import Children
 from scheduler.system.state_lock import (
     AlreadyRunning,
-    LockHolder,
+    LockOwner,
     StateFolderError,
     StateLock,
     make_state_folder,
     network_filesystem,
-    read_lock_holder,
+    read_lock_owner,
 )
 
 START = datetime(2026, 11, 20, 16, 30, tzinfo=UTC)
@@ -87,14 +87,14 @@ def test_a_second_daemon_reports_which_process_holds_the_lock(path: Path, other:
 def test_a_second_daemon_does_not_overwrite_the_name_of_the_holder(path: Path, other: subprocess.Popen[str]) -> None:
     with pytest.raises(AlreadyRunning):
         take(path)
-    assert read_lock_holder(path) == LockHolder(other.pid, START, "other")
+    assert read_lock_owner(path) == LockOwner(other.pid, START, "other")
 
 
 def test_the_lock_of_a_killed_daemon_is_free_at_once(path: Path, other: subprocess.Popen[str]) -> None:
     other.kill()
     other.wait(20)
     with take(path):
-        assert read_lock_holder(path) == LockHolder(os.getpid(), START, "ours")
+        assert read_lock_owner(path) == LockOwner(os.getpid(), START, "ours")
 
 
 def test_a_suspended_daemon_keeps_its_lock(path: Path, other: subprocess.Popen[str]) -> None:
@@ -107,7 +107,7 @@ def test_a_suspended_daemon_keeps_its_lock(path: Path, other: subprocess.Popen[s
 def test_a_released_lock_can_be_taken_again(path: Path) -> None:
     take(path, "a much longer name than the next one has").release()
     with take(path, "b"):
-        assert read_lock_holder(path) == LockHolder(os.getpid(), START, "b")
+        assert read_lock_owner(path) == LockOwner(os.getpid(), START, "b")
 
 
 def test_releasing_twice_does_nothing(path: Path) -> None:
