@@ -73,6 +73,7 @@ class Daemon:
 
     environ: Mapping[str, str] | None = None  # all variables, if they are not those of the tests
     options: tuple[str, ...] = ()
+    sign_of_start = r"\bstarted\b"  # in the log
 
     def __init__(self, folder: Path, yaml: str) -> None:
         self.folder = folder
@@ -87,7 +88,7 @@ class Daemon:
         )
         assert self.process.stderr is not None
         os.set_blocking(self.process.stderr.fileno(), False)
-        self.expect(r"\bstarted\b")
+        self.expect(self.sign_of_start)
 
     def expect(self, pattern: str) -> str:
         """The next log line that matches the pattern."""

@@ -5,14 +5,13 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, suppress
@@ -28,11 +27,11 @@ import psycopg
 import pytest
 import required_programs
 from cluster_comparison import BeatProgram, Comparison, Fault, Message
+from daemon_process import Daemon as DaemonProcess
 from servers.postgres import EmptyDatabases, PostgresServer
 from servers.postgres_proxy import PostgresProxy
 from simulated_clock import SimulatedClock
 from simulation import size
-from warm_start import Heartbeatd
 from world import MakeWorld, utc
 
 from scheduler.app import STANDS_BY_AGAIN, Daemon, read_clocks
@@ -587,57 +586,35 @@ agents:
 """
 
 
-class RealDaemon:
-    """A real daemon in a folder of its own."""
+class RealDaemon(DaemonProcess):
+    """A daemon in a folder of its own, which may lead or stand by."""
 
-    def __init__(self, folder: Path, address: str, config: str = CONFIG) -> None:
+    sign_of_start = r"\b(leading|standby|database_unavailable)\b"
+
+    def __init__(self, folder: Path, address: str) -> None:
         folder.mkdir()
-        self.folder = folder
-        (folder / "config.yaml").write_text(config.format(address=address, host=folder.name), "utf-8")
-        self.log = (folder / "log").open("wb")
-        self.process = Heartbeatd("run", "-c", folder / "config.yaml", stderr=self.log)
+        super().__init__(folder, CONFIG.format(address=address, host=folder.name))
 
-    def url(self) -> str:
-        return str(json.loads((self.folder / "state/daemon.json").read_text("utf-8"))["url"])
-
-    def metrics(self) -> str:
-        with urllib.request.urlopen(f"{self.url()}/metrics", timeout=patience.PATIENCE) as page:
-            return str(page.read(), "utf-8")
-
-    def ready(self) -> str:
-        """`ok`, or why it is not ready."""
+    def _get(self, path: str) -> tuple[int, str]:
         try:
-            url = self.url()
-            with urllib.request.urlopen(f"{url}/healthz", timeout=5), urllib.request.urlopen(f"{url}/readyz", timeout=5):
-                return "ok"
-        except urllib.error.HTTPError as error:
-            with error:
-                return str(json.load(error)["error"]["message"])
-        except (OSError, ValueError) as error:
-            return str(error)
+            return super()._get(path)
+        except (OSError, ValueError):  # it does not listen while it returns to standby
+            return 0, ""
 
-    def wait_until(self, expected: str) -> None:
-        """Wait until it is ready, or not ready for this reason."""
-        self._wait(lambda: self.ready() == expected)
+    def wait_until_it_leads(self) -> None:
+        self.wait_until(lambda: self.readiness()[0] == 200)
 
-    def wait_until_contains(self, reason: str) -> None:
-        """Wait until it is not ready for a reason that contains this."""
-        self._wait(lambda: reason in self.ready())
+    def wait_until_standby(self, reason: str) -> None:
+        """Wait until it is not ready, for this reason."""
+        self.wait_until(lambda: reason in self.readiness()[1])
 
     def wait_until_logged(self, words: str) -> None:
-        """Wait until the log contains these words."""
-        self._wait(lambda: words in Path(self.log.name).read_text("utf-8"))
-
-    def _wait(self, is_true: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + patience.PATIENCE
-        while not is_true():
-            assert time.monotonic() < deadline, (self.ready(), Path(self.log.name).read_text("utf-8"))
-            time.sleep(0.1)
+        if not any(words in line for line in self.log):
+            self.expect(re.escape(words))
 
     def close(self) -> None:
-        self.process.kill()
-        self.process.wait(20)
-        self.log.close()
+        if self.process.poll() is None:
+            self.kill()
 
 
 def test_everyone_sees_who_leads_since_when_and_from_whom_it_took_over(hosts: Hosts) -> None:
@@ -663,23 +640,18 @@ def test_a_standby_takes_over_from_a_frozen_leader_which_then_stands_by(
     address: str, tmp_path: Path, postgres: PostgresServer
 ) -> None:
     with closing(RealDaemon(tmp_path / "one", address)) as one, closing(RealDaemon(tmp_path / "two", address)) as two:
-        deadline = time.monotonic() + patience.PATIENCE
-        while "ok" not in (one.ready(), two.ready()):
-            assert time.monotonic() < deadline, (one.ready(), two.ready())
-            time.sleep(0.1)
-        leader, standby = (one, two) if one.ready() == "ok" else (two, one)
-        standby.wait_until(f"standby: {leader.folder.name} leads")
+        one.wait_until(lambda: 200 in (one.readiness()[0], two.readiness()[0]))
+        leader, standby = (one, two) if one.readiness()[0] == 200 else (two, one)
+        standby.wait_until_standby(f"standby: {leader.folder.name} leads")
         assert ("heartbeatd_standby 0" in leader.metrics(), "heartbeatd_standby 1" in standby.metrics()) == (True, True)
         leader.process.send_signal(signal.SIGSTOP)
         postgres.query(address, EXPIRE)
-        standby.wait_until("ok")
+        standby.wait_until_it_leads()
         leader.process.send_signal(signal.SIGCONT)
-        leader.wait_until(f"standby: {standby.folder.name} leads")
+        leader.wait_until_standby(f"standby: {standby.folder.name} leads")
         assert "heartbeatd_leader_epoch 2\n" in standby.metrics()
-        assert "leadership_lost" in (leader.folder / "log").read_text("utf-8")
-        for each in (leader, standby):
-            each.process.send_signal(signal.SIGTERM)
-        assert [each.process.wait(30) for each in (leader, standby)] == [0, 0]
+        assert [leader.stop(), standby.stop()] == [0, 0]
+        assert any(" leadership_lost " in line for line in leader.log)
 
 
 @pytest.mark.process
@@ -688,34 +660,31 @@ def test_a_daemon_waits_for_a_server_that_is_down_and_runs_when_it_is_up(tmp_pat
         address = server.database()
         server.stop()
         with closing(RealDaemon(tmp_path / "one", address)) as one:
-            one.wait_until_contains("cannot connect to postgresql://heartbeatd@/test1")
+            one.wait_until_standby("cannot connect to postgresql://heartbeatd@/test1")
             assert "heartbeatd_standby 1" in one.metrics()
             server.start()
-            one.wait_until("ok")
-            log = (one.folder / "log").read_text("utf-8")
+            one.wait_until_it_leads()
+            assert one.stop() == 0
+            log = "\n".join(one.log)
             assert log.count(" ERROR database_unavailable ") == log.count(" WARNING database_available") == 1
-            one.process.send_signal(signal.SIGTERM)
-            assert one.process.wait(30) == 0
 
 
 @pytest.mark.process
 def test_a_leader_that_is_cut_off_stands_by_and_leads_again(address: str, tmp_path: Path, postgres: PostgresServer) -> None:
     with PostgresProxy(address) as proxy, closing(RealDaemon(tmp_path / "one", proxy.dsn)) as one:
-        one.wait_until("ok")
+        one.wait_until_it_leads()
         proxy.cut_off()
-        config = one.folder / "config.yaml"
-        valid = config.read_text("utf-8")
-        config.write_text("agents: [", "utf-8")
+        valid = one.config.read_text("utf-8")
+        one.config.write_text("agents: [", "utf-8")
         one.wait_until_logged("leadership_lost")
-        one.wait_until_contains("cannot connect to")
+        one.wait_until_standby("cannot connect to")
         postgres.query(address, EXPIRE)
         proxy.listen()
-        one.wait_until("ok")
+        one.wait_until_it_leads()
         one.wait_until_logged("by=standby")
-        config.write_text(valid.replace("host: one", "host: renamed"), "utf-8")
+        one.config.write_text(valid.replace("host: one", "host: renamed"), "utf-8")
         one.wait_until_logged("one -> renamed")
-        one.process.send_signal(signal.SIGTERM)
-        assert one.process.wait(30) == 0
+        assert one.stop() == 0
 
 
 FLEET = """
