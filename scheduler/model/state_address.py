@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
 
 from heartbeatd.state_folder import SCHEMES
 
@@ -12,6 +12,7 @@ SCHEMA = "heartbeatd"  # of our tables and functions, unless the address sets `o
 LOCAL_HOSTS = ("localhost", "::1")
 ENCRYPTED = ("require", "verify-ca", "verify-full")  # values of `sslmode` with which a connection is never in clear text
 SECRET_PARAMETERS = ("password", "sslpassword")
+_HOST = re.compile(r"(\[[^]]*\]|[^:]*)(:\d*)?")
 
 
 def server_of_path(path: Path) -> str | None:
@@ -24,7 +25,9 @@ def address_problem(url: str) -> str | None:
     """What is wrong with the address of a server; None if it can be used. The text contains nothing of the address."""
     try:
         parts = urlsplit(url)
-        has_password, parameters, _ = parts.password is not None, parse_qs(parts.query, keep_blank_values=True), parts.port
+        has_password, parameters = parts.password is not None, parse_qs(parts.query, keep_blank_values=True)
+        if not all(_HOST.fullmatch(each) for each in _hosts(parts)):
+            raise ValueError
     except ValueError:
         return "this is no address of a PostgreSQL server; write postgresql://USER@HOST/DATABASE"
     if has_password or any(each in parameters for each in SECRET_PARAMETERS):
@@ -44,10 +47,15 @@ def clear_text_host(url: str) -> str | None:
     parameters = parse_qs(parts.query)
     if parameters.get("sslmode", [""])[-1] in ENCRYPTED:
         return None
-    before_path = [re.sub(r"^\[|\]?(:\d+)?$", "", each) for each in unquote(parts.netloc.rpartition("@")[2]).split(",")]
+    before_path = [re.sub(r"^\[|\]?(:\d+)?$", "", each) for each in _hosts(parts)]
     named = ",".join([*parameters.get("host", []), *parameters.get("hostaddr", [])])  # without ports, also those of IPv6
     hosts = [*before_path, *named.split(",")]
     return next((each for each in hosts if each and each not in LOCAL_HOSTS and not each.startswith(("/", "127."))), None)
+
+
+def _hosts(parts: SplitResult) -> list[str]:
+    """The servers of an address, each with its port. An address may name several: the first that answers is used."""
+    return unquote(parts.netloc.rpartition("@")[2]).split(",")
 
 
 def clear_text_warning(host: str) -> str:

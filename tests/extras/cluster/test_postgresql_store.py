@@ -401,6 +401,7 @@ def test_opening_for_reading_never_creates_tables(postgres: PostgresServer) -> N
         ("postgresql://bot:secretpass@db/x", "password must not be in the address"),
         ("postgresql://db/x?password=secretpass", "password must not be in the address"),
         ("postgresql://db:port/x", "no address"),
+        ("postgresql://db1:5432,db2:port/x", "no address"),
     ],
 )
 def test_an_address_with_a_password_is_refused_without_showing_it(address: str, problem: str) -> None:
@@ -408,6 +409,12 @@ def test_an_address_with_a_password_is_refused_without_showing_it(address: str, 
     assert found is not None
     assert problem in found
     assert "secretpass" not in found
+
+
+def test_an_address_may_name_several_servers_each_with_its_port() -> None:
+    for address in ("postgresql://bot@db1:5432,db2:5433/beats", "postgresql://[::1]:5432,db2/beats?sslmode=verify-full"):
+        assert address_problem(address) is None
+    assert clear_text_host("postgresql://localhost:5432,db2:5433/beats") == "db2"
 
 
 def test_an_address_is_shown_without_its_parameters() -> None:
