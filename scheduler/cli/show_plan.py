@@ -208,4 +208,4 @@ def _worst_day_lines(found: DailyMaximum) -> Iterator[str]:
         total += f", {output.round_up_usd(found.usd_per_month)} USD a month"
     yield f"all: {total}" + (" by limits.budget" if found.by == "limits.budget" else "")
     if any(ceiling.by == "runs" and ceiling.usd_per_day for ceiling in found.entries):
-        yield "by runs: if nobody changes the clock, restarts the daemon or runs jobs by hand"
+        yield "by runs: if nobody changes the clock, restarts the daemon, or runs agents or jobs by hand"

@@ -229,7 +229,7 @@ def test_the_worst_day_is_shown_for_each_entry_with_a_model_and_in_total(
         "agent/far 4 16 0.1200 1.92 runs",
         "RUNS: planned ones, a late one, and as many by wakes as limits.wake_flood allows",
         "all: at most 1.50 USD a day by limits.budget",
-        "by runs: if nobody changes the clock, restarts the daemon or runs jobs by hand",
+        "by runs: if nobody changes the clock, restarts the daemon, or runs agents or jobs by hand",
     ]
     plan = data(capsys, config, "--worst")
     assert (plan["usd_per_day"], plan["by"]) == (1.5, "limits.budget")
