@@ -365,8 +365,7 @@ class Precheck(ConfigPart):
     )
     confirm: Annotated[int, Field(ge=0, le=3)] = key(
         1,
-        "With `unchanged: skip`: if an answer has no finding about one of the output's new lines, the next run calls the agent"
-        " with the same output, at most this many times.",
+        "With `unchanged: skip`: how often an [overlooked line](checklists.md#the-precheck) causes another call.",
         applies_to="command",
     )
     on_error: OrUnset[Literal["skip", "run"]] = optional_key(
@@ -573,7 +572,7 @@ class HeartbeatCall(ConfigPart, section="Model"):
     )
     max_output_tokens: types.TokensUpToAMillion = key("2k", "Maximum length of a model's answer.", applies_to="model")
     max_input_tokens: types.TokensUpToAMillion = key(
-        "50k", "Maximum length of the prompt. Three ASCII characters, or one other character, count as a token."
+        "50k", "Maximum [length of the prompt](checklists.md#the-length-of-a-prompt)."
     )
     retries: types.Retries = key(2, "Further tries after a failure.", own=True)
     timeout: types.PositiveDuration = key("5m", "Timeout of one try.", own=True)
@@ -801,8 +800,7 @@ class Limits(ConfigPart):
     wake_keep: types.PositiveDuration = key("24h", "How long a [wake](waking.md) waits for a run.")
     new_problems: types.Count = key(
         10,
-        "Hourly limit of [new problems](messages.md#when-a-message-is-sent) sent for an agent. The daily limit is three times as"
-        " high.",
+        "Hourly limit of [new problems](messages.md#too-many-new-problems) sent for an agent.",
     )
     shutdown_grace: types.Duration = key("30s", "How long runs may continue when the daemon stops.")
     budget: Annotated[DayBudget | None, MapOr("unlimited")] = key(
