@@ -249,6 +249,15 @@ def test_a_fallback_answers_unless_a_tool_may_have_changed_something_before(
     assert (row["result"], row["fallback"]) == (outcome, "claude-sonnet-5" if outcome == "ok" else None)
 
 
+def test_a_try_whose_fallback_may_have_changed_something_is_not_retried(make: MakeTooled, disk: ToolServer) -> None:
+    busy = error_answer(529, "overloaded_error", "busy")
+    with model(busy, CLEAN, busy, busy, CLEAN, text_answer("HEARTBEAT_OK")) as server:
+        world = make(server, allow="clean", more=", read_only: false", fallbacks="[claude-sonnet-5]")
+        world.run(minutes=1)
+    assert disk.cleaned == ["/tmp"]
+    assert (world.records()[0]["result"], world.records()[0]["tries"]) == ("failed", 1)
+
+
 def test_a_server_that_cannot_be_reached_fails_the_run_and_costs_nothing(make: MakeTooled) -> None:
     with model(text_answer("HEARTBEAT_OK")) as server:
         world = make(server, allow="no-such-tool", budget="{usd_per_day: 5}")
