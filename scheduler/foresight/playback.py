@@ -7,6 +7,7 @@ channel is called.
 
 from __future__ import annotations
 
+import json
 import random
 import shutil
 import signal
@@ -26,7 +27,7 @@ from heartbeat.checks import load_checklist
 from heartbeat.precheck import NO_WORK
 from heartbeat.runners import AgentRequest, Answer, HttpReply, ProcessResult, Resources, Sight
 from heartbeat.runners.errors import CallError
-from heartbeat.spec import Agent, Heartbeat
+from heartbeat.spec import Agent, Heartbeat, Source
 from scheduler.engine import planning
 from scheduler.engine.clock_adjustment import ClockReading
 from scheduler.engine.delivery import Delivery
@@ -232,12 +233,13 @@ class _ProgramsOfClaim:
     async def start(self, argv: Sequence[str], *, timeout: timedelta | None = None, **_: object) -> ProcessResult:
         return self._outside.run_program(self._claim, is_precheck=timeout is not None)  # a job's command has no limit of its own
 
-    async def look(self, *_: object, **__: object) -> Sight:
+    async def look(self, source: Source, *_: object, **__: object) -> Sight:
         """The news that the precheck finds. No source is opened."""
         process = self._outside.run_program(self._claim, is_precheck=True)
         if process.exit_code:
             raise CallError(Failure.SERVER, process.error_text)
-        return Sight(process.output_text, "", has_news=process.output_text != NO_WORK)
+        state = json.dumps({"source": source.identity})
+        return Sight(process.output_text, state, has_news=process.output_text != NO_WORK)
 
 
 class Playback:

@@ -203,6 +203,19 @@ cron:
 """
 
 
+def test_answers_that_come_later_to_the_news_of_a_source_are_played_again(make_world: MakeWorld, tmp_path: Path) -> None:
+    """Each look is compared with the news of the runs whose answers are awaited."""
+    yaml = CONFIG.replace("{kind: command, argv: [agent]}", '{kind: http, url: "http://127.0.0.1:9/y"}')
+    yaml = yaml.replace("interval: 1h,", 'interval: 30m, precheck: {files: "inbox/*"},')
+    world = make_world(yaml, start=NIGHT, http=AnswersLater())
+    for number in range(3):
+        world.run(minutes=30)
+        world.write(f"ops/inbox/{number}.txt", "news")
+    assert [row["result"] for row in world.records()].count("async") == 2
+    found = replayed(world, yaml, NIGHT, tmp_path)
+    assert (lines(found), found.unknown) == ([], [])
+
+
 def test_chains_of_jobs_and_messages_that_wait_for_the_morning_are_played_again_as_they_were(
     make_world: MakeWorld, tmp_path: Path
 ) -> None:
