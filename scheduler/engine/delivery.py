@@ -192,7 +192,9 @@ def _is_still_due(tick: Tick, message: HeldMessage, line: str, number: int) -> b
     if problem is None or f" {problem.subject} {problem.label}: " not in line:
         return True  # the line only looks like one about a problem
     is_last = any(last.message_id == message.first_sent_id for last in problem.notices.values())
-    return is_last and problem.state(tick.now) is not State.ACKNOWLEDGED and problem.ended_by is not EndedBy.USER
+    # A person who wants it again gets it as long as the problem is open, whatever was sent meanwhile.
+    is_wanted = outbox.REPEATS.match(message.notice or "") is not None and problem.over_at is None
+    return (is_last or is_wanted) and problem.state(tick.now) is not State.ACKNOWLEDGED and problem.ended_by is not EndedBy.USER
 
 
 def next_delivery_time(tx: Transaction, under_way: Iterable[Delivery]) -> datetime | None:

@@ -83,6 +83,11 @@ class OutboxMessage(Message):
     error: str | None = None
 
     @property
+    def first_sent_id(self) -> int:
+        """As that of `HeldMessage`, if this is the last part."""
+        return _first_sent_id(self.notice, self.id)
+
+    @property
     def origin(self) -> Origin:
         """The run that it comes from."""
         return Origin(self.run_id, self.kind, self.name, self.trigger, self.planned_at)
@@ -203,13 +208,17 @@ class HeldMessage:
     @property
     def first_sent_id(self) -> int:
         """The ID of the last part of the message that it repeats because a person has asked for it; else its own."""
-        repeats = REPEATS.match(self.notice or "")
-        return int(repeats[1]) if repeats else self.last_id
+        return _first_sent_id(self.notice, self.last_id)
 
     @property
     def problem_id(self) -> int:
         """The problem that a delayed notification is about. Its notice has its number, such as `opened p12`."""
         return int((self.notice or "").split(" ")[1].removeprefix("p"))
+
+
+def _first_sent_id(notice: str | None, last_id: int) -> int:
+    repeats = REPEATS.match(notice or "")
+    return int(repeats[1]) if repeats else last_id
 
 
 REPEATS = re.compile(r"again (\d+) ")  # the notice of a message that repeats another one
@@ -307,9 +316,10 @@ def _change_held(tx: Transaction, message: HeldMessage, note: str | None, change
 def merge_held(tx: Transaction, messages: Sequence[HeldMessage], into: int) -> None:
     """Send messages as the message with this ID of its last part: they arrive, or are given up, with it."""
     ids = json.dumps([each for message in messages for each in message.ids])
+    first_sent = json.dumps([message.first_sent_id for message in messages])
     note = f"sent together with others as message {into}"
     tx.db.execute("update outbox set merged_into = ?, hold_note = ? where " + THESE, (into, note, ids))  # noqa: S608
-    tx.db.execute("update problem_notice set outbox_id = ? where outbox_" + THESE, (into, ids))  # noqa: S608
+    tx.db.execute("update problem_notice set outbox_id = ? where outbox_" + THESE, (into, first_sent))  # noqa: S608
     tx.db.execute("update digest set outbox_id = ? where outbox_" + THESE, (into, ids))  # noqa: S608
 
 

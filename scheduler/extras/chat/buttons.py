@@ -59,11 +59,11 @@ def _requests_of(db: sqlite3.Connection, message: OutboxMessage, letter: str, pe
     """What the button with this letter asks of the engine."""
     verb, sent = _verbs_of(message)[letter], CHAT_BUTTONS[letter].keys
     if verb is Resume and message.kind not in CONCERNS:
-        paused = [each.subject for each in problems.problems_in_message(db, message.id) if each.key == PAUSED]
+        paused = [each.subject for each in problems.problems_in_message(db, message.first_sent_id) if each.key == PAUSED]
         return [VerbRequest(verb.of(**sent), (Kind(each.kind), each.name), person) for each in paused]
     if not _is_about_problems(verb):
         return [VerbRequest(verb.of(**sent), (Kind(message.kind), message.name), person)]
-    return [VerbRequest(verb.of(**sent), each.id, person) for each in problems.problems_in_message(db, message.id)]
+    return [VerbRequest(verb.of(**sent), each.id, person) for each in problems.problems_in_message(db, message.first_sent_id)]
 
 
 def _is_about_problems(verb: type[Verb]) -> bool:
@@ -94,7 +94,7 @@ def buttons_of(tx: Transaction, message: OutboxMessage, channel: Channel) -> tup
         )
     if not channel.buttons:
         return ()
-    about = problems.problems_in_message(tx.db, message.id)
+    about = problems.problems_in_message(tx.db, message.first_sent_id)
     is_paused = any(each.key == PAUSED for each in about)
     hidden = RUN_AGAIN if is_paused else RESUME  # a paused entry does not run
     expires = to_millis(tx.now + LIFETIME) // 1000

@@ -140,6 +140,41 @@ def test_a_message_comes_at_the_time_that_a_person_asked_for_although_it_is_nigh
     assert chat.phone.texts[sent:][-1] == "warning  ops disk: 92 % (since 2026-03-02 08:00 UTC)   p1"
 
 
+def test_two_messages_that_were_put_off_until_the_same_time_can_be_put_off_again_and_closed_together(chat: Chat) -> None:
+    world = chat.world
+    world.scripts["ops"] = lambda _: "[mail] waits"
+    world.wake("ops")
+    world.run(minutes=10)
+    say(chat, "18:00", 0)
+    say(chat, "18:00", 1)
+    world.run_until("2026-03-02 18:01")
+    common = chat.phone.texts[-1]
+    assert ("disk: 92 %" in common, "mail: waits" in common) == (True, True)
+    say(chat, "later", -1)
+    world.run_until("2026-03-02 19:02")
+    again = chat.phone.texts[-1]
+    assert ("disk: 92 %" in again, "mail: waits" in again) == (True, True)
+    say(chat, "done", -1)
+    assert [world.problem(key).over_at for key in ("disk", "mail")] == [world.clock.now] * 2
+
+
+def test_a_message_that_was_put_off_has_its_buttons_again(chat: Chat) -> None:
+    chat.world.reload(chat.world.yaml.replace("people:", "buttons: true, people:"))
+    say(chat, "18:00")
+    chat.world.run_until("2026-03-02 18:01")
+    chat.press("Acknowledge")
+    assert chat.world.problem("disk").acknowledgement is not None
+
+
+def test_a_message_is_sent_again_although_there_was_a_reminder_meanwhile(chat: Chat) -> None:
+    chat.world.scripts["ops"] = lambda _: "[disk] 92 %"
+    assert say(chat, "wed 9") == "this message is sent again at 2026-03-04 09:00:00"
+    sent = len(chat.phone.messages)
+    chat.world.run_until("2026-03-04 09:01")
+    texts = [text for text in chat.phone.texts[sent:] if "disk" in text]
+    assert [("reminder" in text) for text in texts] == [True, True, False]
+
+
 def test_a_reply_that_does_not_fit_beside_those_before_it_is_refused_and_not_cut(chat: Chat) -> None:
     chat.world.scripts["ops"] = lambda _: f"A long text. {'x' * 3900}"
     chat.world.wake("ops", "look")
