@@ -138,11 +138,11 @@ def record_closed_breaker(tick: Tick, claim: Claim, circuit: Circuit) -> None:
 def record_working_circuit(tick: Tick, claim: Claim, result: AttemptResult, cause_id: int | None) -> None:
     """End the problem of the circuit that an entry was affected by, because the entry works again. Its own one is saved already.
 
-    If the entry uses another model now, or a fallback has answered, its success says nothing about this circuit. Then only a
-    circuit is over that affects no entry any more. There may be several: each one that it was switched from.
+    If this circuit has not answered, because the entry uses another model now, or a fallback has answered, or a fallback failed
+    before, the success says nothing about it. Then only a circuit is over that affects no entry any more. There may be several:
+    each one that the entry was switched from.
     """
-    answered = [circuit for call in result.calls if is_answered(call) and (circuit := circuit_of_call(call))]
-    used = required_circuits(answered) if result.fallback else claim.entry.circuits
+    used = required_circuits(circuit for call in result.calls if is_answered(call) and (circuit := circuit_of_call(call)))
     for problem in problems.unsettled_problems(tick.tx.db, PROVIDER):
         circuit = problem.subject.circuit
         has_answered = problem.id == cause_id and circuit in used

@@ -162,6 +162,24 @@ def test_after_a_long_failure_of_the_database_one_message_says_how_long_it_laste
     assert "It was: " in text and "lock" in text  # a server words it in another way
 
 
+def test_a_problem_of_the_database_that_is_known_ends_once_although_it_could_not_be_written_meanwhile(
+    make_world: MakeWorld,
+) -> None:
+    world = make_world(agent(interval="30m") + CHANNELS)
+    world.run(minutes=20)
+    world.settle()
+    world.clock.advance(timedelta(seconds=1))  # the daemon looks at its problems once a minute
+    world.request(partial(observed_problems.note_daemon, key=DATABASE, problem="the disk is full"))
+    with world.locked_database():
+        for _ in range(30):
+            world.engine.tick(world.clock.read())
+            world.clock.advance(timedelta(seconds=30))
+    world.run(minutes=5)
+    first, end = (text.splitlines() for _, text in texts(world))
+    assert first[0].startswith("CRITICAL daemon database: the disk is full (since 2026-03-02 08:20 UTC)")
+    assert (end[0].partition(":")[0], end[1]) == ("over     daemon database", "It was: the disk is full")
+
+
 def test_the_end_of_a_failure_of_the_database_is_sent_again_if_the_message_was_lost(make_world: MakeWorld) -> None:
     world = make_world(
         agent(interval="30m") + CHANNELS,

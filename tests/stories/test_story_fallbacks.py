@@ -127,6 +127,50 @@ def test_if_all_fail_the_run_fails_with_each_error_and_is_tried_again(make_world
     )
 
 
+def test_if_all_fail_the_provider_that_was_called_last_is_reported(make_world: MakeWorld) -> None:
+    failing: dict[str, Act] = {SONNET: OVERLOADED, HAIKU: OVERLOADED, QWEN: completions.error_answer(500, "broken")}
+    with by_model(failing) as server:
+        world = story(make_world, server)
+        world.run(minutes=65)
+    assert [line.partition(": HTTP")[0] for line in told(world)] == [
+        "warning  provider local unreachable: answers with server errors"
+    ]
+
+
+OTHER = '  web: {{model: {}, heartbeat: {{interval: 1h, stagger: 10m, checklist: "- look\\n", deliver: log, retries: 0}}}}\n'
+
+
+def test_a_provider_that_failed_as_a_fallback_is_not_over_when_the_agents_own_provider_works_again(make_world: MakeWorld) -> None:
+    """Another agent still fails because of it."""
+    broken = completions.error_answer(500, "broken")
+    failing: dict[str, Act] = {SONNET: OVERLOADED, HAIKU: OVERLOADED, QWEN: broken}
+    with by_model(failing) as server:
+        world = story(make_world, server)
+        local = OTHER.format(QWEN).replace("model:", "runner: {kind: openai, provider: local}, model:")
+        world.reload(world.config.read_text() + local)
+        world.run(minutes=65)
+        del failing[SONNET], failing[HAIKU]
+        world.run(hours=3)
+        assert [line.partition(": answers")[0] for line in told(world)] == ["warning  provider local unreachable"]
+        failing.clear()
+        world.run(hours=1)
+    assert told(world)[1].startswith("over     provider local unreachable")
+
+
+def test_an_agent_whose_new_fallback_answers_does_not_end_the_failure_of_its_provider_for_others(make_world: MakeWorld) -> None:
+    with by_model({SONNET: OVERLOADED, HAIKU: OVERLOADED}) as server:
+        world = story(make_world, server)
+        yaml = world.config.read_text() + OTHER.format(HAIKU)
+        world.reload(yaml.replace("fallbacks: [", "fallbacks: none\n    #"))
+        world.run(minutes=75)
+        world.reload(yaml)
+        world.run(hours=2)
+    assert world.records("ops")[-1]["fallback"] == "local/qwen3"
+    assert [line.partition(": ")[0] for line in told(world) if "provider" in line.split(":")[0]] == [
+        "warning  provider anthropic unreachable"
+    ]
+
+
 def test_the_open_breaker_of_a_fallback_does_not_count_as_that_of_the_agent_itself(make_world: MakeWorld) -> None:
     """While its own provider may answer again, the use of a fallback is reported the second time."""
     with by_model({SONNET: OVERLOADED, HAIKU: error_answer(404, "not_found_error", "no such model")}) as server:

@@ -186,10 +186,10 @@ def test_an_agent_without_notifications_causes_no_notification_of_a_problem(make
 def test_a_job_of_the_same_provider_is_listed_as_affected(make_world: MakeWorld) -> None:
     cron = 'cron: {digest: {every: 1h, prompt: "Write it.", agent: a, deliver: hook}}\n'
     with Models(lambda request: NO_KEY) as server:
-        world = make_world(fleet(server.url, "a") + cron, environ={"KEY": KEY})
+        world = make_world(fleet(server.url, "web", "ops") + cron.replace("agent: a", "agent: web"), environ={"KEY": KEY})
         world.run(hours=3)
     assert len(notification_lines(world)) == 1
-    assert "Stops agent a, cron job digest." in world.delivered[0][2]
+    assert "Stops agent ops, agent web, cron job digest." in world.delivered[0][2]
 
 
 def test_a_problem_has_reminders_and_a_notification_for_a_different_error(make_world: MakeWorld) -> None:
@@ -203,6 +203,47 @@ def test_a_problem_has_reminders_and_a_notification_for_a_different_error(make_w
         "03-02 15:00 CRITICALanother error",
         "03-02 16:30 over    ",
     ]
+
+
+def test_an_unreachable_provider_gets_reminders_at_the_interval_of_the_agent_and_a_message_for_a_wrong_certificate(
+    make_world: MakeWorld,
+) -> None:
+    with Models(lambda request: BUSY) as busy, Server([], tls=True) as untrusted:
+        yaml = fleet(busy.url, "a", a="problems: {remind: 8h}")
+        world = make_world(yaml, environ={"KEY": KEY})
+        world.run(hours=9)
+        world.reload(yaml.replace(busy.url, untrusted.url))
+        world.run(minutes=40)
+    found = [line.removeprefix("03-02 ") for line in notification_lines(world)]
+    assert [(line[:5], *re.findall("overloaded|not trusted|reminder|another error", line)) for line in found] == [
+        ("08:30", "overloaded"), ("16:30", "overloaded", "reminder"), ("17:30", "not trusted", "not trusted", "another error"),
+    ]  # fmt: skip
+
+
+def test_while_no_call_is_made_a_provider_keeps_the_error_of_its_last_call(make_world: MakeWorld) -> None:
+    """Its breaker was opened by another error."""
+    with Server([NO_KEY, error_answer(529, "overloaded_error", "Overloaded", retry_after="900")]) as server:
+        world = make_world(fleet(server.url, "a", a="interval: 10m"), environ={"KEY": KEY})
+        world.run(minutes=45)
+        assert count_outcomes(world, "a") == Counter(auth=1, overloaded=1, breaker_open=3)
+    found = {each.subject: each.text for each in list_problems(world.store.connection, world.clock.now)}
+    assert found["provider/anthropic"] == "HTTP 529: Overloaded"
+
+
+def test_an_agent_whose_own_error_is_over_does_not_end_the_failure_of_its_provider_for_others(make_world: MakeWorld) -> None:
+    own = error_answer(400, "invalid_request_error", "what?")
+    with Models(by_model(own=own, busy=BUSY)) as server:
+        once = "problems: {after: 1}"
+        yaml = fleet(server.url, "a", "b", model_a="own", a=once, model_b="busy", b=f"stagger: 5m, {once}")
+        world = make_world(yaml, environ={"KEY": KEY})
+        world.run(minutes=20)
+        server.answer = by_model(busy=BUSY)
+        world.run(minutes=20)
+    first, second, end = (text.splitlines() for _, _, text in world.delivered)
+    assert [line[0].partition(":")[0] for line in (first, second, end)] == [
+        "warning  a failed", "warning  provider anthropic unreachable", "over     a failed",
+    ]  # fmt: skip
+    assert second[1] == "Stops agent b."
 
 
 def test_a_restart_neither_repeats_nor_forgets_a_problem(make_world: MakeWorld) -> None:
