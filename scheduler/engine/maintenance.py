@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -13,7 +13,7 @@ from scheduler.engine.delivery import button_listener
 from scheduler.engine.tick_items import Tick, run_for_entry
 from scheduler.model.entry import Key
 from scheduler.model.events import Event, RunClosed
-from scheduler.model.outcome import Kind
+from scheduler.model.outcome import ANSWERED, Kind
 from scheduler.model.problem import PAUSED, Subject
 from scheduler.store import (
     clock_changes,
@@ -67,11 +67,12 @@ class GrownHistories:
 def maintain_database(tick: Tick, state: MaintenanceState, grown: GrownHistories) -> MaintenanceState:
     """Trim the histories that have grown. Once a minute, delete old rows; if there are many, continue in the next tick."""
     kept = tick.plan.settings.history
+    needed = _needed_runs(tick)
     for key in grown.to_trim:
-        runs.delete_surplus_runs(tick.tx, *key, kept.runs, MAX_ROWS_REMOVED)
+        runs.delete_surplus_runs(tick.tx, *key, kept.runs, MAX_ROWS_REMOVED, needed)
     if not state.is_due(tick.now):
         return state
-    room = MAX_ROWS_REMOVED - (0 if clock_changes.changed_recently(tick.tx) else _remove_old_rows(tick, kept.keep))
+    room = MAX_ROWS_REMOVED - (0 if clock_changes.changed_recently(tick.tx) else _remove_old_rows(tick, kept.keep, needed))
     trimmed = state.last_trimmed_id
     last = entries.last_id_of_part(tick.tx.db, trimmed, MAX_ENTRIES_TRIMMED)
     if last is None:
@@ -83,9 +84,23 @@ def maintain_database(tick: Tick, state: MaintenanceState, grown: GrownHistories
             run_for_entry(tick, row.kind, row.name, partial(_remind_of_pause, tick, row.kind, row.name))
     for entry_id, kind, name in runs.entries_with_surplus_runs(tick.tx.db, trimmed, last, kept.runs):
         if room > 0:
-            room -= runs.delete_surplus_runs(tick.tx, kind, name, kept.runs, room)
+            room -= runs.delete_surplus_runs(tick.tx, kind, name, kept.runs, room, needed)
             trimmed = entry_id
     return MaintenanceState(tick.now, last) if room > 0 else MaintenanceState(None, trimmed)
+
+
+def _needed_runs(tick: Tick) -> list[int]:
+    """The runs whose records are needed, however old they are, and however many runs came after them.
+
+    A job gets the last outputs of the jobs that it names (`previous`), and the limit of an account counts the runs of a time.
+    """
+    last = (runs.last_output(tick.tx.db, job, ANSWERED) for job in tick.plan.named_jobs)
+    found = [each.run for each in last if each is not None]
+    for account, using in tick.plan.limited_accounts.items():
+        programs = [program for each in using for program in each.programs.values() if program and program.account == account]
+        longest = max(program.max_runs[1] for program in programs if program.max_runs)
+        found += [start.id for each in using for start in runs.starts_within(tick.tx, each.key, longest, without=0)]
+    return found
 
 
 def _remind_of_pause(tick: Tick, kind: Kind, name: str) -> None:
@@ -95,13 +110,13 @@ def _remind_of_pause(tick: Tick, kind: Kind, name: str) -> None:
         notices.send_news_of_entry(tick, entry, problem)
 
 
-def _remove_old_rows(tick: Tick, keep: timedelta) -> int:
+def _remove_old_rows(tick: Tick, keep: timedelta, needed: Collection[int]) -> int:
     """Delete rows that are older than their retention. Returns the number of deleted runs.
 
     Runs are deleted before messages are given up, because the message about an undelivered one refers to its run.
     """
     wake_starts.expire_wakes(tick)
-    removed = runs.delete_old_runs(tick.tx, keep, MAX_ROWS_REMOVED)
+    removed = runs.delete_old_runs(tick.tx, keep, MAX_ROWS_REMOVED, needed)
     lane_holds.delete_ended_holds(tick.tx)
     outbox.expire_held_messages(tick.tx)
     if (listener := button_listener(tick.plan.settings.channels)) is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import reduce
@@ -35,10 +35,12 @@ BY_PROGRAMS = "kind = ? and name = ? and trigger in ('cron', 'api', 'webhook', '
 Usage = dict[str, float | None]  # the number of calls, their cost in USD (None: unknown), and their tokens by kind
 Span = tuple[datetime, datetime]  # (after, until]; later runs are from before the clock was set back
 
-# The closed runs without an undelivered message or an awaited result. What follows from the end of a message is found out at the
-# end of its tick, so the message is still needed there. There are two queries of undelivered messages: each of them has an index.
+# The closed runs without an undelivered message or an awaited result, and that nothing else needs. What follows from the end of
+# a message is found out at the end of its tick, so the message is still needed there. There are two queries of undelivered
+# messages: each of them has an index.
 DELETABLE = (
     "state = 'closed' and result_due_at is null"
+    " and id not in (select cast(value as bigint) from json_each(:needed))"
     " and id not in (select run_id from outbox where state = 'pending'"
     " union all select run_id from outbox where state in ('sending', 'uncertain', 'held'))"
     " and not exists (select 1 from outbox where outbox.run_id = run.id and outbox.finished_at = :now)"
@@ -439,8 +441,9 @@ def nth_last_program_start(db: sqlite3.Connection, kind: Kind, name: str, span: 
 
 
 class RunStart(NamedTuple):
-    """When a run began, and the fallback that it has called last."""
+    """A run, when it began, and the fallback that it has called last."""
 
+    id: int
     at: datetime
     fallback: str | None
     fallback_why: str | None
@@ -452,11 +455,11 @@ def starts_within(tx: Transaction, key: tuple[Kind, str], within: timedelta, *, 
     Later runs are from before the clock was set back.
     """
     query = (
-        "select started_at, fallback, fallback_why from run where kind = ? and name = ? and started_at > ? and started_at <= ?"
-        " and id <> ? and outcome is distinct from 'skipped'"
+        "select id, started_at, fallback, fallback_why from run where kind = ? and name = ? and started_at > ?"
+        " and started_at <= ? and id <> ? and outcome is distinct from 'skipped'"
     )
     rows = tx.db.execute(query, (*key, to_millis(tx.now - within), to_millis(tx.now), without))
-    return [RunStart(from_millis(row["started_at"]), row["fallback"], row["fallback_why"]) for row in rows]
+    return [RunStart(row["id"], from_millis(row["started_at"]), row["fallback"], row["fallback_why"]) for row in rows]
 
 
 def last_refused_program_start(db: sqlite3.Connection, kind: Kind, name: str, span: Span) -> datetime | None:
@@ -500,13 +503,13 @@ def _output_from_row(row: sqlite3.Row) -> EarlierOutput:
     return EarlierOutput(row["name"], row["id"], row["outcome"] or row["state"], row["text"] or "", at)
 
 
-def delete_old_runs(tx: Transaction, keep: timedelta, batch: int) -> int:
+def delete_old_runs(tx: Transaction, keep: timedelta, batch: int, needed: Collection[int] = ()) -> int:
     """Delete closed runs that ended more than `keep` ago, the oldest first, at most `batch`; returns how many.
 
-    Runs with an undelivered message or an awaited result stay.
+    Runs with an undelivered message or an awaited result stay, and so do those in `needed`.
     """
     query = f"select id from run where finished_at < :old and {DELETABLE} order by finished_at limit :batch"  # noqa: S608
-    values = {"now": to_millis(tx.now), "old": to_millis(tx.now - keep), "batch": batch}
+    values = {"now": to_millis(tx.now), "old": to_millis(tx.now - keep), "batch": batch, "needed": json.dumps([*needed])}
     return _delete_runs(tx, tx.db.execute(query, values).fetchall())
 
 
@@ -520,8 +523,8 @@ def entries_with_surplus_runs(db: sqlite3.Connection, after: int, until: int, ru
     return [(row["id"], Kind(row["kind"]), row["name"]) for row in rows]
 
 
-def delete_surplus_runs(tx: Transaction, kind: Kind, name: str, runs: int, batch: int) -> int:
-    """Delete all but the newest `runs` closed runs of an entry, at most `batch`; returns how many."""
+def delete_surplus_runs(tx: Transaction, kind: Kind, name: str, runs: int, batch: int, needed: Collection[int] = ()) -> int:
+    """Delete all but the newest `runs` closed runs of an entry, and those in `needed`, at most `batch`; returns how many."""
     key = (kind, name)
     place = tx.db.execute(
         "select id from run where kind = ? and name = ? order by id desc limit 1 offset ?", (*key, runs)
@@ -529,7 +532,10 @@ def delete_surplus_runs(tx: Transaction, kind: Kind, name: str, runs: int, batch
     if place is None:
         return 0
     query = f"select id from run where kind = :kind and name = :name and id <= :last and {DELETABLE} limit :batch"  # noqa: S608
-    values = {"now": to_millis(tx.now), "kind": kind, "name": name, "last": place["id"], "batch": batch}
+    values = {
+        "now": to_millis(tx.now), "kind": kind, "name": name, "last": place["id"], "batch": batch,
+        "needed": json.dumps([*needed]),
+    }  # fmt: skip
     return _delete_runs(tx, tx.db.execute(query, values).fetchall())
 
 

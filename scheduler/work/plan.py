@@ -13,8 +13,8 @@ from scheduler.model.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What the daemon runs by: the settings, one entry for each agent and job, the jobs that may wake each agent at once, and the
-    jobs that follow each job.
+    """What the daemon runs by: the settings, one entry for each agent and job, the jobs that may wake each agent at once, the
+    jobs that follow each job, and the jobs whose last outputs others get.
     """
 
     settings: Settings
@@ -23,6 +23,7 @@ class Plan:
     following_jobs: Mapping[str, Sequence[Entry]]  # those that run after a job, by its name
     stored_config: StoredConfig | None = None
     has_deliver_hours: bool = False  # some recipients do not get messages at any time
+    named_jobs: frozenset[str] = frozenset()  # in `previous` of a job
     limited_accounts: Mapping[str, Sequence[Entry]] = field(default_factory=dict)  # the entries by account, if it has `max_runs`
 
 
@@ -46,6 +47,7 @@ def make_plan(settings: Settings, stored_config: StoredConfig | None = None) -> 
         dict(followed_by),
         stored_config,
         any(each.spec.deliver_hours or each.spec.problems_hours for each in entries),
+        frozenset(name for job in settings.jobs.values() for name in job.previous),
         _limited_accounts(entries),
     )
 

@@ -196,6 +196,21 @@ def test_a_job_gets_its_own_last_successful_output(make_world: MakeWorld) -> Non
     assert [call.env.get("HEARTBEATD_PREVIOUS") for call in world.calls] == [None, "one", "one", "three"]
 
 
+def test_a_monthly_job_gets_its_last_output_although_older_records_are_deleted(make_world: MakeWorld) -> None:
+    """Records are kept for 30 days, and only a few of each job."""
+    yaml = (
+        "history: {runs: 3}\n"
+        "cron:\n"
+        "  monthly: {schedule: '0 9 1 * *', command: ./monthly.sh, previous: [monthly, failing]}\n"
+        "  failing: {every: 12h, command: ./failing.sh}\n"
+    )
+    results = iter(["good", *[1] * 100])
+    world = make_world(yaml, start="2026-03-01 08:00", scripts={"failing": lambda _: next(results), "monthly": lambda _: "March"})
+    world.run_until("2026-04-01 09:01")
+    assert world.calls[-1].env["HEARTBEATD_PREVIOUS"] == "cron job monthly:\nMarch\ncron job failing:\ngood"
+    assert len(world.records("failing")) < 10
+
+
 DIGEST = (
     "agents: {ops: {runner: {kind: command, argv: [a]}, heartbeat: {interval: none}}}\n"
     "cron:\n"

@@ -181,6 +181,15 @@ def test_the_runs_of_an_account_are_spread_before_its_limit(make_world: MakeWorl
     assert skipped[0]["error"] == "account team: 3 of 3 runs in 2h have begun; until 2026-03-02 10:00 UTC"
 
 
+def test_the_limit_of_an_account_counts_runs_whose_records_would_be_deleted_otherwise(make_world: MakeWorld) -> None:
+    spread = SPREAD.replace("per 2h", "per 20h")
+    yaml = CONFIG.replace("argv: [claude, -p]", spread).replace("argv: [/opt/bin/claude, -p]", spread)
+    world = make_world("history: {runs: 4}\n" + yaml)
+    world.run(hours=19)
+    assert len([call for call in world.calls if call.name != "own"]) == 3
+    assert len(world.records("ops")) < 12
+
+
 def test_an_answer_to_a_call_that_began_before_the_limit_does_not_end_it(make_world: MakeWorld) -> None:
     """Two agents begin in the same second. One is refused, and the other one answers a minute later."""
     world = make_world(CONFIG, scripts={"ops": lambda _: failed("You've hit your usage limit. try again in 2 hours")})
