@@ -130,11 +130,9 @@ def _change_schedule(tick: Tick, entry: Entry, entry_row: EntryRow) -> None:
         after = _record_old_slots(tick, entry_row)
         settled = _settled_under_new_schedule(entry, after, tick.now)
         after = after._replace(settled_until=settled, expected_at=None, expected_before=None)
-    planning.save_with_next_due(
-        tick.tx,
-        entry_row,
-        after._replace(schedule_text=entry.schedule_text, anchor=_anchor_of_new_schedule(entry, entry_row, tick.now)),
-    )
+    after = after._replace(schedule_text=entry.schedule_text, anchor=_anchor_of_new_schedule(entry, entry_row, tick.now))
+    wake_starts.start_wakes_without_slot(tick, entry, entry_row, after)
+    planning.save_with_next_due(tick.tx, entry_row, after)
 
 
 def _record_old_slots(tick: Tick, entry_row: EntryRow) -> EntryRow:

@@ -230,9 +230,8 @@ def end_pause(tick: Tick, entry_row: EntryRow, at: datetime) -> EntryRow:
     notices.end_problem(tick, entry_row, PAUSED)  # also if a person has paused it for another time since
     resumed = entry_row._replace(**NO_PAUSE)
     if not slot_comes_by(tick, resumed, tick.now + NEAR_SLOT):
-        wakes.start_waiting_wakes_now(
-            tick.tx, entry_row.kind, entry_row.name, refused_only=entry_row.schedule is not entry_schedule.NO_SCHEDULE
-        )
+        has_slots = entry_row.schedule is not entry_schedule.NO_SCHEDULE
+        wakes.start_waiting_wakes(tick.tx, entry_row.kind, entry_row.name, tick.now, refused_only=has_slots)
     return resumed
 
 

@@ -231,6 +231,17 @@ def start_unless_slot(tick: Tick, entry_row: EntryRow, then: datetime | None, pa
     return None if then is None or planning.slot_comes_by(tick, entry_row, then + patience) else then
 
 
+def start_wakes_without_slot(tick: Tick, entry: Entry, before: EntryRow, after: EntryRow) -> None:
+    """Let the wakes that waited for the next slot start a run at its time, if another schedule has none soon after it.
+
+    `before` and `after` are the entry's row with both schedules.
+    """
+    then = entry.opens_at(max(before.slot_due_at, tick.now)) if before.slot_due_at else None
+    if then is not None and not planning.slot_comes_by(tick, after, then + NEAR_SLOT):
+        has_slots = after.schedule is not entry_schedule.NO_SCHEDULE
+        wakes.start_waiting_wakes(tick.tx, before.kind, before.name, then, refused_only=has_slots)
+
+
 def refused_until(tick: Tick, entry: Entry) -> datetime | None:
     """Until when a provider or budget would refuse the next run; None if neither would."""
     lacking = budget_reservations.find_shortage(tick, entry, first=True)

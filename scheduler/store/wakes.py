@@ -190,13 +190,13 @@ def release_held_wakes(tx: Transaction, entry_row: EntryRow) -> None:
         _advance_due_at(tx, entry_row)
 
 
-def start_waiting_wakes_now(tx: Transaction, kind: Kind, name: str, *, refused_only: bool) -> None:
-    """Let waiting wakes of an entry start a run now that would have waited for a slot. `refused_only`: only refused wakes."""
+def start_waiting_wakes(tx: Transaction, kind: Kind, name: str, at: datetime, *, refused_only: bool) -> None:
+    """Let waiting wakes of an entry start a run at `at` that would have waited for a slot. `refused_only`: only refused wakes."""
     if _does_any_wait(tx):
         tx.db.execute(
             "update wake set due_at = ? where kind = ? and name = ? and state = 'waiting' and due_at is null"
             " and (waits_for is not null or ? = 0)",
-            (to_millis(tx.now), kind, name, refused_only),
+            (to_millis(at), kind, name, refused_only),
         )
 
 

@@ -556,6 +556,17 @@ def test_a_wake_survives_a_failed_run_and_a_crash(make_world: MakeWorld) -> None
     assert "By api bot" not in world.calls[-1].stdin
 
 
+@pytest.mark.parametrize("interval", ["none", "3d"])
+def test_a_wake_at_night_starts_a_run_in_the_morning_although_a_reload_has_taken_the_slot_for_which_it_waited(
+    make_world: MakeWorld, interval: str
+) -> None:
+    world = make_world(agent(interval="1h", active_hours='"08:00-22:00"') + BACKUP, start="2026-03-02 12:00")
+    world.run_until("2026-03-03 04:00")
+    world.reload(world.yaml.replace("interval: 1h", f"interval: {interval}"))
+    world.run_until("2026-03-03 08:01")
+    assert "By cron backup" in world.calls[-1].stdin
+
+
 def test_an_expired_wake_is_counted(make_world: MakeWorld) -> None:
     world = make_world(agent(interval="1h"))
     world.run(minutes=1)
