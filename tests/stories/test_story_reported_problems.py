@@ -157,6 +157,38 @@ def test_an_agent_that_changes_its_keys_again_and_again_is_known_by_the_latest_o
     assert sent(world) == ["[disk] the volume /var fills up quickly"]
 
 
+def test_a_problem_without_a_line_is_over_after_prechecks_without_work(make_world: MakeWorld) -> None:
+    found = iter(["the mail has arrived"])
+    world = make_world(
+        config(precheck=PRECHECK), scripts=answers("[disk] 92 %"), prechecks={"ops": lambda _: next(found, "NO_WORK")}
+    )
+    world.run(minutes=25)
+    assert world.problem("disk").is_open
+    world.run(minutes=15)
+    assert not world.problem("disk").is_open
+
+
+def test_an_answer_that_was_cut_does_not_end_what_it_does_not_mention(make_world: MakeWorld) -> None:
+    cut = json.dumps({"text": "HEARTBEAT_OK, the mail", "truncated": True})
+    world = make_world(config(retries="0", problems="{clear_after: 1}"), scripts=answers("[disk] 92 %", cut, cut, "HEARTBEAT_OK"))
+    world.run(minutes=40)
+    assert world.problem("disk").is_open
+    world.run(minutes=15)
+    assert not world.problem("disk").is_open
+
+
+@pytest.mark.parametrize(("others", "is_open"), [(199, False), (200, True)])
+def test_a_line_that_may_be_behind_the_last_compared_one_is_not_gone(make_world: MakeWorld, others: int, is_open: bool) -> None:
+    more = "\n".join(f"host{chr(97 + number % 26)}{number // 26} is well" for number in range(others))
+    found = iter(["the disk is full"])
+    world = make_world(
+        config(precheck="{command: ./check.sh}"), scripts=answers("[disk] the disk is full", "HEARTBEAT_OK"),
+        prechecks={"ops": lambda _: next(found, more)},
+    )  # fmt: skip
+    world.run(minutes=40)
+    assert world.problem("disk").is_open is is_open
+
+
 def test_several_findings_are_one_message_with_the_worst_first(make_world: MakeWorld) -> None:
     world = make_world(config(), scripts=answers("[load] 9\n[disk!] 97 %"))
     world.run(minutes=20)
