@@ -66,11 +66,11 @@ class GrownHistories:
 
 def maintain_database(tick: Tick, state: MaintenanceState, grown: GrownHistories) -> MaintenanceState:
     """Trim the histories that have grown. Once a minute, delete old rows; if there are many, continue in the next tick."""
-    kept = tick.plan.settings.history
-    needed = _needed_runs(tick)
+    kept, is_due = tick.plan.settings.history, state.is_due(tick.now)
+    needed = _needed_runs(tick) if is_due or grown.to_trim else []
     for key in grown.to_trim:
         runs.delete_surplus_runs(tick.tx, *key, kept.runs, MAX_ROWS_REMOVED, needed)
-    if not state.is_due(tick.now):
+    if not is_due:
         return state
     room = MAX_ROWS_REMOVED - (0 if clock_changes.changed_recently(tick.tx) else _remove_old_rows(tick, kept.keep, needed))
     trimmed = state.last_trimmed_id
