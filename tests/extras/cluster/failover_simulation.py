@@ -9,7 +9,6 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import psycopg
 from cluster_comparison import BeatProgram
@@ -79,7 +78,6 @@ class FailoverSimulation:
         with ExitStack() as stack:
             primary = stack.enter_context(closing(PostgresServer(wal_keep_size="64MB"))).start()
             proxy = stack.enter_context(PostgresProxy(primary.database()))
-            database = urlsplit(proxy.dsn).path.removeprefix("/")
             yaml = CONFIG.format(
                 dsn=proxy.dsn,
                 executor=REMOTE if self._remote else "",
@@ -95,10 +93,10 @@ class FailoverSimulation:
                 standby = stack.enter_context(closing(primary.standby()))
                 time.sleep(self._behind)
                 proxy.cut_off()
-                self._keep_snapshot(primary.dsn_of(database))
+                self._keep_snapshot(primary.dsn_of(proxy.database))
                 primary.kill()
                 standby.promote()
-                proxy.lead_to(standby.dsn_of(database))
+                proxy.lead_to(standby)
                 proxy.listen()
                 cut_at = time.time()
                 self._wait_for_all(cut_at)
@@ -106,8 +104,8 @@ class FailoverSimulation:
                 primary = standby
             time.sleep(rest)
             proxy.cut_off()
-            self._keep_snapshot(primary.dsn_of(database))
-            return self._compare(primary.dsn_of(database))
+            self._keep_snapshot(primary.dsn_of(proxy.database))
+            return self._compare(primary.dsn_of(proxy.database))
 
     def _declare(self, kind: str, template: str, number: int, every: float, work: float) -> list[str]:
         program = BeatProgram(self._folder / kind)

@@ -100,7 +100,7 @@ def faulty(**faults: Callable[[Call], Awaitable[Any]]) -> type[JobQueue]:
 
 
 class Once:
-    """A fault of the first call that is not empty: `is_made` says whether the server carries it out. Its answer is lost."""
+    """The connection is lost once: before the server gets the call, or with `is_made` before an answer that is not empty arrives."""
 
     def __init__(self, *, is_made: bool = False) -> None:
         self._is_made = is_made

@@ -9,7 +9,6 @@ from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
-from urllib.parse import urlsplit
 
 import pytest
 import required_programs
@@ -173,7 +172,7 @@ def test_a_leader_whose_server_was_replaced_writes_nothing_more_and_gives_up_the
         with store.transaction() as db:
             db.execute(ONE_BOOT)
         standby = stack.enter_context(closing(primary.standby()))
-        proxy.lead_to(standby.dsn_of(urlsplit(proxy.dsn).path.removeprefix("/")))
+        proxy.lead_to(standby)
         standby.promote()
         with pytest.raises(DatabaseUnavailable), store.transaction():  # the connection is lost
             pass
@@ -186,9 +185,7 @@ def test_a_leader_whose_server_was_replaced_writes_nothing_more_and_gives_up_the
         assert (first or "").rpartition("/")[0] == (second.server_identity or "").rpartition("/")[0]  # the same cluster
         assert first != second.server_identity
         assert len(boots.all_boots(second.connection)) == 1
-        primary.query(
-            standby.dsn_of(urlsplit(proxy.dsn).path.removeprefix("/")), "update heartbeatd._leader set until_at = '-infinity'"
-        )
+        standby.query(standby.dsn_of(proxy.database), "update heartbeatd._leader set until_at = '-infinity'")
         again = Leadership(proxy.dsn, "two", "one", clock, lost.append)
         stack.callback(lambda: again.stop(release=False))
         assert (again.try_to_lead(), again.epoch) == (None, (epoch or 0) + 1)
@@ -236,7 +233,7 @@ class ReplacedServer:
         self._proxy.cut_off()
         self._server.kill()
         self._standby.promote()
-        self._proxy.lead_to(self._standby.dsn_of(urlsplit(self._proxy.dsn).path.removeprefix("/")))
+        self._proxy.lead_to(self._standby)
         self._proxy.listen()
         self._has_failed_over.set()
 

@@ -34,6 +34,8 @@ cron:
 channels: {phone: {kind: webhook, url: "http://127.0.0.1:9/"}}
 """
 
+INSERT_RUN = "insert into run (kind, name, slot, trigger, state) values ('cron', 'x', 1, 'api', 'closed') returning id"
+
 
 @pytest.fixture
 def world(make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> World:
@@ -65,10 +67,7 @@ def test_all_rows_are_the_same_on_a_server_and_back_in_a_file(
     for where in (address, copy):
         with closing(open_for_writing(where)) as store, store.transaction() as db:
             highest = db.execute("select max(id) from run").fetchone()[0]
-            row = db.execute(
-                "insert into run (kind, name, slot, trigger, state) values ('cron', 'x', 1, 'api', 'closed') returning id"
-            ).fetchone()
-            assert row[0] == highest + 1
+            assert db.execute(INSERT_RUN).fetchone()[0] == highest + 1
 
 
 def test_ids_of_deleted_rows_are_not_used_again(world: World, postgres: PostgresServer, tmp_path: Path) -> None:
@@ -80,10 +79,7 @@ def test_ids_of_deleted_rows_are_not_used_again(world: World, postgres: Postgres
         with closing(open_for_writing(target)) as store:
             copy_all_rows(source, store)
             with pytest.raises(KeyError), store.transaction() as db:
-                row = db.execute(
-                    "insert into run (kind, name, slot, trigger, state) values ('cron', 'x', 1, 'api', 'closed') returning id"
-                ).fetchone()
-                assert row[0] > used
+                assert db.execute(INSERT_RUN).fetchone()[0] > used
                 raise KeyError
 
 
@@ -143,31 +139,22 @@ def end_within_a_copy(source: str, target: str, locked: str, mode: LiteralString
         migrate.wait(timeout=PATIENCE)
 
 
-def test_a_copy_to_a_server_that_is_killed_leaves_the_target_empty_and_the_source_unchanged(
-    world: World, postgres: PostgresServer
+@pytest.mark.parametrize("to_server", [True, False], ids=["to a server", "to a file"])
+def test_a_copy_that_is_killed_leaves_the_target_empty_and_the_source_unchanged(
+    world: World, postgres: PostgresServer, tmp_path: Path, to_server: bool
 ) -> None:
-    address, before = postgres.database(), rows_of(world.state)
-    open_for_writing(address).close()
-    end_within_a_copy(str(world.state), address, address, "share")  # it may be read
-    assert not any(rows_of(address).values())
-    assert rows_of(world.state) == before
+    address, before, copy = postgres.database(), rows_of(world.state), tmp_path / "copy" / "back.db"
+    if to_server:
+        open_for_writing(address).close()
+    else:
+        assert main(["database", "migrate", str(world.state), address]) == 0
+    source, target = (world.state, address) if to_server else (address, copy)
+    end_within_a_copy(str(source), str(target), address, "share" if to_server else "access exclusive")  # a target may be read
+    assert not any(rows_of(target).values())
+    assert rows_of(source) == before
     postgres.query(address, "update heartbeatd._leader set until_at = '-infinity'")  # the lease ends by itself after seconds
-    assert main(["database", "migrate", str(world.state), address]) == 0
-    assert rows_of(address) == before
-
-
-def test_a_copy_to_a_file_that_is_killed_leaves_the_target_empty_and_the_source_unchanged(
-    world: World, postgres: PostgresServer, tmp_path: Path
-) -> None:
-    address, before = postgres.database(), rows_of(world.state)
-    assert main(["database", "migrate", str(world.state), address]) == 0
-    copy = tmp_path / "copy" / "back.db"
-    end_within_a_copy(address, str(copy), address, "access exclusive")
-    assert not any(rows_of(copy).values())
-    assert rows_of(address) == before
-    postgres.query(address, "update heartbeatd._leader set until_at = '-infinity'")
-    assert main(["database", "migrate", address, str(copy)]) == 0
-    assert rows_of(copy) == before
+    assert main(["database", "migrate", str(source), str(target)]) == 0
+    assert rows_of(target) == before
 
 
 def insert_wakes(world: World, texts: list[object]) -> None:

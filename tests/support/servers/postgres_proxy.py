@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Self
 from urllib.parse import parse_qs, urlsplit
 
+from servers.postgres import PostgresServer
+
 COMMIT = b"Q\0\0\0\x0bcommit\0"  # the message of the protocol
 
 
@@ -22,6 +24,7 @@ class PostgresProxy:
 
     def __init__(self, dsn: str, folder: Path | None = None) -> None:
         self._target = _socket_of(dsn)
+        self.database = urlsplit(dsn).path.removeprefix("/")  # the name
         self._address: str | tuple[str, int] = str(folder / ".s.PGSQL.5432") if folder else ("127.0.0.1", 0)
         self._clients: list[socket.socket] = []
         self.listen()
@@ -54,9 +57,9 @@ class PostgresProxy:
             with suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
 
-    def lead_to(self, dsn: str) -> None:
+    def lead_to(self, server: PostgresServer) -> None:
         """Forward new connections to this server instead, and end those that there are."""
-        self._target = _socket_of(dsn)
+        self._target = _socket_of(server.dsn_of(self.database))
         for each in self._clients:
             with suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
