@@ -234,9 +234,9 @@ def start_unless_slot(tick: Tick, entry_row: EntryRow, then: datetime | None, pa
 def start_wakes_without_slot(tick: Tick, entry: Entry, before: EntryRow, after: EntryRow) -> None:
     """Let the wakes that waited for the next slot start a run at its time, if another schedule has none soon after it.
 
-    `before` and `after` are the entry's row with both schedules.
+    `before` and `after` are the entry's row with both schedules. This version need not be able to read the former one.
     """
-    then = entry.opens_at(max(before.slot_due_at, tick.now)) if before.slot_due_at else None
+    then = entry.opens_at(max(before.slot, tick.now)) if before.slot else None
     if then is not None and not planning.slot_comes_by(tick, after, then + NEAR_SLOT):
         has_slots = after.schedule is not entry_schedule.NO_SCHEDULE
         wakes.start_waiting_wakes(tick.tx, before.kind, before.name, then, refused_only=has_slots)
