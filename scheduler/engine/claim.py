@@ -156,10 +156,10 @@ def _make_claim(tick: Tick, entry: Entry, entry_row: EntryRow, run: OpenRun, tak
     """
     claim = Claim(entry, run, _facts(tick, entry, entry_row, taken))
     claim = budget_reservations.reserve_budget(tick.tx, tick.plan.settings, claim, first=is_first)
-    admitted = breakers.admit_run(tick.tx, tick.plan.entries, entry, run.id)
+    shortages = budget_reservations.account_shortages(tick, entry, run.id)
+    admitted = breakers.admit_run(tick.tx, tick.plan.entries, entry, run.id, [each is not None for each in shortages])
     if admitted.unavailable:
         claim = replace(claim, facts=replace(claim.facts, probes=admitted.probes, unavailable=admitted.unavailable))
-    shortages = budget_reservations.account_shortages(tick, entry, run.id)
     lacking = next((shortage for shortage in shortages if shortage is not None), None)
     if lacking is not None:
         known = admitted.unavailable or (None,) * len(shortages)

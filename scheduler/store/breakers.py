@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -56,21 +56,22 @@ class Admission:
 ADMITTED = Admission()
 
 
-def admit_run(tx: Transaction, planned: PlannedEntries, entry: Entry, run_id: int) -> Admission:
+def admit_run(tx: Transaction, planned: PlannedEntries, entry: Entry, run_id: int, full: Sequence[bool] = ()) -> Admission:
     """Decide what this run may call.
 
     When a probe is due, the first run whose turn it is makes it. The other runs use a fallback, or wait for its result. A
-    fallback is not probed if the run can call an alternative before it whose breakers are closed.
+    fallback is not probed if the run can call an alternative before it whose breakers are closed. `full` says of the agent itself
+    and of each fallback whether its account has no room for a run (empty: all have room): then it is not called, and not probed.
     """
     if not _open_breakers_of(tx, entry):
         return ADMITTED
     probes: list[Circuit] = []
     unavailable: list[str | None] = []
     has_working = False
-    for found in _open_breakers_by_alternative(tx, entry):
+    for number, found in enumerate(_open_breakers_by_alternative(tx, entry)):
         refusing = next((each for each in found if has_working or not _may_probe(tx, planned, each, entry)), None)
         unavailable.append(None if refusing is None else str(refusing))
-        if refusing is None:
+        if refusing is None and not (full and full[number]):
             has_working = not found
             probes += [each.circuit for each in found if each.circuit not in probes]
     for circuit in probes:

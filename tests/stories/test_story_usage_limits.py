@@ -267,6 +267,23 @@ agents: {{ops: {{runner: {{kind: command, {SPREAD}}}, fallbacks: [{{runner: back
     assert [call.argv[0] for call in world.calls][6:] == ["backup"] * 6, "the wake is tried again after a minute"
 
 
+def test_a_fallback_gets_its_trial_call_while_an_account_has_no_room(make_world: MakeWorld) -> None:
+    yaml = f"""
+runners: {{backup: {{kind: command, argv: [backup]}}}}
+agents: {{ops: {{runner: {{kind: command, {SPREAD}}}, fallbacks: [{{runner: backup}}], heartbeat: {{{BEAT}}}}}}}
+"""
+    limit = failed("You've hit your usage limit. try again in 1 hour")
+    world = make_world(yaml.replace("3 per 2h", "1 per 12h"))
+    world.scripts["ops"] = lambda call: (
+        limit if call.argv[0] == "backup" and call.at < utc("2026-03-02 09:00") else "HEARTBEAT_OK"
+    )
+    world.run(minutes=181)
+    assert [f"{call.at:%H:%M} {call.argv[0]}" for call in world.calls] == [
+        "08:00 claude", "08:30 backup", "10:00 backup", "10:30 backup", "11:00 backup",
+    ]  # fmt: skip
+    assert [row["why"] for row in world.records() if row["result"] == "skipped"] == ["budget", "budget"]
+
+
 def test_a_fallback_with_the_same_account_is_not_called_while_it_has_no_room(make_world: MakeWorld) -> None:
     yaml = f"""
 runners: {{other: {{kind: command, argv: [claude, --small], account: team}}}}
