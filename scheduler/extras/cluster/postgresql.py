@@ -11,7 +11,7 @@ import socket
 import sqlite3
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from typing import Any, cast
 
@@ -20,7 +20,7 @@ from psycopg import pq
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from heartbeat.words import squeeze
-from scheduler.extras.cluster.postgresql_schema import apply_schema, unknown_migrations
+from scheduler.extras.cluster.postgresql_schema import apply_schema, is_new, missing_migrations
 from scheduler.model.state_address import describe_server, schema_of
 from scheduler.store.database import (
     CommitUnknown,
@@ -491,31 +491,19 @@ class ServerStore(Store):
 
 def open_server_read_only(url: str) -> sqlite3.Connection:
     """A connection to the server that only reads. Raises StoreError if there is nothing to read."""
-    with _connect_reader(url) as connection:
-        reader = cast("sqlite3.Connection", connection)
-        unknown, missing = unknown_migrations(reader, schema_of(url), describe_server(url))
-        if missing:
-            old = f"was written by an older heartbeatd (without schema {missing[0]}); heartbeatd run upgrades it"
-            raise StoreError(
-                f"{describe_server(url)}: " + ("no tables yet; heartbeatd run makes them" if unknown is None else old)
-            )
-    return reader
-
-
-def has_tables(url: str) -> bool:
-    """Whether the schema that the address names has tables of heartbeatd. Raises StoreError if the server cannot be reached."""
-    with _connect_reader(url) as connection, closing(connection):
-        query = "select 1 from pg_tables where tablename = '_migration' and schemaname = ?"
-        return connection.execute(query, (schema_of(url),)).fetchone() is not None
-
-
-@contextmanager
-def _connect_reader(url: str) -> Iterator[ServerConnection]:
+    server, schema = describe_server(url), schema_of(url)
     try:
         with _closed_after_errors(ServerConnection(url, READER_SETTINGS)) as connection:
-            yield connection
+            reader = cast("sqlite3.Connection", connection)
+            missing = missing_migrations(reader, schema, server)
     except ServerError as error:
-        raise StoreError(f"cannot use {describe_server(url)} just now: {error}") from error
+        raise StoreError(f"cannot use {server} just now: {error}") from error
+    if not missing:
+        return reader
+    connection.close()
+    if is_new(missing):
+        raise StoreError(f"{server} has no tables of heartbeatd in the schema {schema} yet; heartbeatd run creates them")
+    raise StoreError(f"{server} was written by an older heartbeatd (without schema {missing[0]}); heartbeatd run upgrades it")
 
 
 @contextmanager

@@ -86,8 +86,7 @@ def as_postgresql(statement: str) -> str:
 
 def apply_schema(db: sqlite3.Connection, schema: str, server: str, steps: Migrations = migrations) -> None:
     """Create the tables, or apply missing migrations, in one transaction. Raises StoreError if a newer version has been there."""
-    unknown, missing = unknown_migrations(db, schema, server, steps)
-    if not missing:
+    if not missing_migrations(db, schema, server, steps):
         return
     db.execute("begin")
     try:
@@ -95,8 +94,8 @@ def apply_schema(db: sqlite3.Connection, schema: str, server: str, steps: Migrat
         # A slow machine may compute rows for seconds. A daemon that freezes here keeps the others waiting for this long.
         db.execute("set local idle_in_transaction_session_timeout = '60s'")
         db.execute("select pg_advisory_xact_lock(?)", (UPGRADE_LOCK,))  # several daemons may start at the same time
-        unknown, missing = unknown_migrations(db, schema, server, steps)
-        if unknown is None:
+        missing = missing_migrations(db, schema, server, steps)
+        if is_new(missing, steps):
             _create_own_tables(db, schema)
         elif missing:
             leader = db.execute("select host from _leader where until_at > clock_timestamp() for update").fetchone()
@@ -109,7 +108,7 @@ def apply_schema(db: sqlite3.Connection, schema: str, server: str, steps: Migrat
                 step.fn(_Database(db))
                 db.execute("insert into _migration (name) values (?)", (step.name,))
         db.execute("commit")
-        if unknown is not None and missing:
+        if missing and not is_new(missing, steps):
             log_event(logging.INFO, "migrated", database=server, migrations=",".join(missing))
     except BaseException:
         if db.in_transaction:
@@ -117,10 +116,13 @@ def apply_schema(db: sqlite3.Connection, schema: str, server: str, steps: Migrat
         raise
 
 
-def unknown_migrations(
-    db: sqlite3.Connection, schema: str, server: str, steps: Migrations = migrations
-) -> tuple[list[str] | None, list[str]]:
-    """The applied migrations (None: there are no tables yet), and those that are missing.
+def is_new(missing: list[str], steps: Migrations = migrations) -> bool:
+    """Whether there are no tables yet: all migrations are missing."""
+    return len(missing) == len(steps.all)
+
+
+def missing_migrations(db: sqlite3.Connection, schema: str, server: str, steps: Migrations = migrations) -> list[str]:
+    """The migrations that are still to be applied.
 
     Raises StoreError if a newer heartbeatd has applied others, or if the schema belongs to another program.
     """
@@ -134,11 +136,11 @@ def unknown_migrations(
             raise StoreError(
                 f"the schema {schema} of {server} has tables of another program; create an empty database for heartbeatd"
             )
-        return None, known
+        return known
     applied = [row["name"] for row in db.execute(APPLIED)]
     if obstacle := steps.obstacle(applied):
         raise StoreError(f"{server} {obstacle}")
-    return applied, [name for name in known if name not in applied]
+    return [name for name in known if name not in applied]
 
 
 def _create_own_tables(db: sqlite3.Connection, schema: str) -> None:

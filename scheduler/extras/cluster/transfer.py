@@ -15,10 +15,9 @@ from heartbeatd.state_folder import is_server, real_path
 from scheduler.cli.output import utc_now
 from scheduler.cli.progress import show_progress
 from scheduler.extras.cluster.leadership import lead_for_a_command
-from scheduler.extras.cluster.postgresql import has_tables
-from scheduler.model.state_address import address_problem, describe_server, schema_of
+from scheduler.model.state_address import address_problem
 from scheduler.store.database import Store, StoreError, open_empty_database
-from scheduler.store.locations import open_for_writing, open_read_only_any_version
+from scheduler.store.locations import open_for_writing, open_read_only, open_read_only_any_version
 from scheduler.store.transaction import is_file
 from scheduler.system.boot_clock import BootClock
 from scheduler.system.state_lock import StateLock, make_state_folder
@@ -50,12 +49,8 @@ def copy_database(source: str, target: str) -> None:
 def _lock(text: str, held: ExitStack, *, is_source: bool) -> tuple[Path | str, int | None]:
     """Let no daemon use a database during the copy. Returns where it is, and the epoch of the lease if it is on a server."""
     if is_server(text):
-        if is_source and not has_tables(text):
-            raise click.ClickException(
-                f"{describe_server(text)} has no tables of heartbeatd in the schema {schema_of(text)}; name the database, and the"
-                " schema with ?options=-csearch_path%3DNAME"
-            )
-        open_for_writing(text).close()  # creates the tables, one of which has the lease
+        # One of the tables has the lease. They are created in the target only.
+        (open_read_only(text) if is_source else open_for_writing(text)).close()
         lease = lead_for_a_command(text, f"migrate-{secrets.token_hex(4)}", BootClock(), "heartbeatd database migrate")
         held.callback(lease.stop)
         return text, lease.epoch

@@ -20,6 +20,7 @@ from scheduler.cli.main import main
 from scheduler.extras.cluster.transfer import copy_all_rows
 from scheduler.store.database import Store, StoreError, open_read_only
 from scheduler.store.locations import open_for_writing, open_read_only_any_version
+from scheduler.store.migrations import migrations
 from scheduler.system.state_lock import StateLock
 
 pytestmark = required_programs.needs("initdb")
@@ -108,6 +109,20 @@ def test_a_schema_without_tables_is_not_copied(
     assert "has no tables of heartbeatd in the schema mistyped" in capsys.readouterr().err
     assert not back.exists()
     assert "mistyped" not in postgres.query(address, "select nspname from pg_namespace")
+
+
+def test_a_server_of_an_earlier_version_is_not_changed_and_not_copied(
+    postgres: PostgresServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    address, back = postgres.database(), tmp_path / "back.db"
+    open_for_writing(address).close()
+    applied = "select count(*) from heartbeatd._migration"
+    postgres.query(address, f"delete from heartbeatd._migration where name = '{migrations.all[-1].name}'")
+    before = postgres.query(address, applied)
+    assert main(["database", "migrate", address, str(back)]) == 1
+    assert "was written by an older heartbeatd" in capsys.readouterr().err
+    assert postgres.query(address, applied) == before
+    assert not back.exists()
 
 
 def test_an_interrupted_copy_leaves_nothing(world: World, postgres: PostgresServer) -> None:

@@ -390,7 +390,7 @@ def test_a_wrong_user_or_database_is_named_without_a_password(postgres: Postgres
 
 def test_opening_for_reading_never_creates_tables(postgres: PostgresServer) -> None:
     address = postgres.database()
-    with pytest.raises(StoreError, match="no tables yet; heartbeatd run makes them"):
+    with pytest.raises(StoreError, match="has no tables of heartbeatd in the schema heartbeatd yet; heartbeatd run creates them"):
         open_read_only(address)
     assert postgres.query(address, "select count(*) from pg_namespace where nspname = 'heartbeatd'") == "0"
 
