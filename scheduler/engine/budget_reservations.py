@@ -125,7 +125,7 @@ def record_budgets(tx: Transaction, settings: Settings) -> None:
 def _budgets_in_force(settings: Settings) -> Iterator[tuple[Scope, Budget, list[Scope]]]:
     """Each budget of the config, and the entries that it counts."""
     if settings.limits.budget is not None:
-        counted = [(kind.value, name) for (kind, name), each in settings.allowances.items() if each.shared is not None]
+        counted = [(kind.value, name) for kind, name in settings.allowances]
         yield ALL_ENTRIES, settings.limits.budget, counted
     for (kind, name), allowance in settings.allowances.items():
         if allowance.own is not None:

@@ -322,17 +322,18 @@ cron: {{ask: {{at: "2027-01-01T00:00", prompt: "{words}", agent: ops, budget: {{
             assert (run["error"] or "").endswith(error or ""), run
 
 
-def test_a_wake_over_two_budgets_waits_until_both_have_room(make_world: MakeWorld) -> None:
-    yaml = "limits: {budget: {runs_per_day: 1}}\n" + program_agent("{runs_per_day: 1}", interval="none", timezone="Asia/Tokyo")
+@pytest.mark.parametrize(("zone", "until"), [("Asia/Tokyo", "00:00"), ("America/New_York", "05:00")])
+def test_a_wake_over_two_budgets_waits_until_both_have_room(make_world: MakeWorld, zone: str, until: str) -> None:
+    yaml = "limits: {budget: {runs_per_day: 1}}\n" + program_agent("{runs_per_day: 1}", interval="none", timezone=zone)
     world = make_world(yaml)
     for _ in range(2):
         world.wake("ops", "look")
         world.run(minutes=5)
-    world.run_until("2026-03-03 00:05")
+    world.run_until("2026-03-03 05:05")
     assert world.history() == [
         "03-02 08:00 api ok heartbeat_ok",
         "03-02 08:05 api skipped budget",
-        "03-03 00:00 api ok heartbeat_ok",
+        f"03-03 {until} api ok heartbeat_ok",
     ]
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from brief import brief
 from servers import gateway
+from servers.messages import Models, error_answer
 from servers.scripted import Server
 from simulation import size
 from world import AgentCall, DatabaseOf, Delayed, MakeWorld, World, run_until_crash, utc
@@ -388,6 +389,84 @@ def test_an_agent_reports_a_failure_although_the_job_wakes_another_agent_since(m
     assert sent(world) == [f"03-02 08:00 {REPORT}"]
 
 
+def test_an_agent_that_only_the_second_failure_has_woken_is_awaited_too(make_world: MakeWorld) -> None:
+    other = ProcessResult(2, b"", b"no route to host")
+    scripts = {"nightly-backup": in_turn(FAILED, other), "ops": by_wake("HEARTBEAT_OK"), "web": by_wake(REPORT)}
+    text = config(agent=OTHER_AGENT.replace("10:00", "08:30"))
+    world = make_world(text, start=NIGHT, scripts=scripts)
+    world.run_until("2026-03-02 04:00")
+    world.reload(text.replace("wake_heartbeat: ops", "wake_heartbeat: web"))
+    world.run_job("nightly-backup")
+    world.run_until("2026-03-02 14:00")
+    assert sent(world) == [f"03-02 08:30 {REPORT}"]
+
+
+def by_channel(world: World) -> list[tuple[str, str]]:
+    """The channel and the first line of each message that is sent from now on."""
+    messages: list[tuple[str, str]] = []
+
+    def send(outgoing: Delivery) -> DeliveryResult:
+        messages.append((outgoing.channel.name, brief(outgoing.message.text).splitlines()[0]))
+        return DeliveryResult("delivered")
+
+    world.send = send
+    return messages
+
+
+END = "[job:nightly-backup] over after {}, the job works again"
+
+
+def test_each_recipient_gets_one_end_from_the_agent_that_has_reported_to_it_or_else_from_the_job(make_world: MakeWorld) -> None:
+    """The agents report to two of three channels."""
+    pager = CHANNELS + "  pager: {kind: webhook, url: 'http://127.0.0.1:9/z', allow_private: true}\n"
+    agent = OTHER_AGENT.replace("deliver: phone", "deliver: room").replace("10:00-22:00", "08:00-22:00")
+    text = config(agent=agent, channels=pager).replace("wake_heartbeat: ops", "wake_heartbeat: [ops, web]")
+    scripts = {"nightly-backup": in_turn(FAILED, ""), "ops": by_wake(REPORT), "web": by_wake(REPORT)}
+    world = make_world(text.replace("{deliver: phone}", "{deliver: [phone, room, pager]}"), start=NIGHT, scripts=scripts)
+    world.run_until("2026-03-03 02:00")
+    messages = by_channel(world)
+    world.run_until("2026-03-03 12:00")
+    assert sorted(messages) == [
+        ("pager", "over     cron/nightly-backup failed: after 1d   p1"),
+        ("phone", END.format("19h")), ("room", END.format("19h")),
+    ]  # fmt: skip
+
+
+def test_a_muted_agent_sends_an_end_after_its_mute_where_the_job_has_sent_none(make_world: MakeWorld) -> None:
+    text = config('active_hours: "00:00-24:00", deliver: [phone, room]')
+    world = make_world(text, start=NIGHT, scripts={"nightly-backup": in_turn(FAILED, ""), "ops": by_wake(REPORT)})
+    world.run_until("2026-03-03 02:00")
+    world.request(VerbRequest(Mute(for_=timedelta(hours=4)), OPS))
+    messages = by_channel(world)
+    world.run_until("2026-03-03 08:00")
+    assert messages == [("phone", "over     cron/nightly-backup failed: after 1d   p1"), ("room", END.format("1d"))]
+
+
+def test_an_agent_whose_circuit_breaker_is_open_does_not_hold_the_notification_back(make_world: MakeWorld) -> None:
+    with Models(lambda _: error_answer(401, "authentication_error", "invalid x-api-key")) as server:
+        keys = config('active_hours: "00:00-24:00", problems: {after: none}, retries: 0').replace("30m", "12h")
+        text = keys.replace("runner: {kind: command, argv: [agent]}", "model: claude-haiku-5-5")
+        provider = (
+            f'providers: {{anthropic: {{api_key: x, base_url: "{server.url}"}}}}\ndefaults: {{runner: {{kind: anthropic}}}}\n'
+        )
+        world = make_world(provider + text, start=NIGHT, scripts={"nightly-backup": in_turn(FAILED)})
+        world.run_until("2026-03-02 03:01")
+    assert (sent(world), held_back(world)) == ([f"03-02 03:00 {FAILURE}"], [])
+
+
+def test_a_job_is_reminded_of_although_the_agent_has_a_problem_that_came_with_its_wake(make_world: MakeWorld) -> None:
+    """That problem is not about the job."""
+    text = config().replace("problems: {deliver: phone}", "problems: {deliver: phone, remind: 12h}")
+    world = make_world(text, start=NIGHT, scripts={"nightly-backup": in_turn(FAILED), "ops": by_wake("[disk:/var] 92 % full")})
+    world.run_until("2026-03-02 23:00")
+    assert world.problem("disk:/var").is_open
+    world.reload(text.replace("wake_heartbeat: ops, wake_on: failure, ", ""))
+    world.run_until("2026-03-03 04:00")
+    assert [f"{at:%H:%M}" for at, _, text in world.delivered if "nightly-backup failed: exit code 1 (reminder" in text] == [
+        "03:00"
+    ]
+
+
 @pytest.mark.parametrize("later", ["", "deliver: [phone, room]"])
 def test_each_recipient_is_notified_by_the_agent_or_at_once(make_world: MakeWorld, later: str) -> None:
     """Also if the agent reports to both by then: the room has had the message of the job."""
@@ -737,11 +816,11 @@ def test_a_restart_after_the_time_limit_sends_the_notification(make_world: MakeW
 
 
 def test_a_user_who_keeps_the_agent_busy_beyond_the_time_limit_releases_the_notification(make_world: MakeWorld) -> None:
-    world = make_world(config("timeout: 1m, retries: 0"), start=NIGHT, scripts={"nightly-backup": in_turn(FAILED)})
+    world = make_world(config("timeout: 1m, retries: 1"), start=NIGHT, scripts={"nightly-backup": in_turn(FAILED)})
     world.run_until("2026-03-02 07:00")
     world.request(VerbRequest(HoldLock(id="chat", for_=timedelta(hours=12)), (Kind.HEARTBEAT, "ops")))
     world.run_until("2026-03-02 09:00")
-    assert sent(world) == [f"03-02 08:17 {FAILURE}"]
+    assert sent(world) == [f"03-02 08:19 {FAILURE}"]
     assert held_back(world)[0]["held_back"]["note"] == "agent ops did not report it in time"
 
 
