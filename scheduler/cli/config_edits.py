@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import click
@@ -21,7 +22,7 @@ from scheduler.config.file.diagnostics import Diagnostics
 from scheduler.config.file.text_editing import EditRefused, NewEntry, add_entries
 from scheduler.config.keys import time_zones
 from scheduler.config.settings import load, templates
-from scheduler.config.settings.config_data import HEARTBEAT_SCHEDULE_KEYS, JOB_SCHEDULE_KEYS, map_at
+from scheduler.config.settings.config_data import HEARTBEAT_SCHEDULE_KEYS, JOB_SCHEDULE_KEYS, expand_runners, map_at
 from scheduler.config.settings.load import LoadedConfig
 from scheduler.config.settings.time_checks import TimeCheck
 from scheduler.engine.config_reload import changed_lines
@@ -100,9 +101,21 @@ def _edit_file(path: Path, edits: Iterable[tuple[list[str], object]], *, dry_run
     new = old = before.decode()
     with report_refusal(path, before):
         for steps, value in edits:
-            new = text_editing.apply_patch(new, text_editing.nest_value(steps, value))
+            new = text_editing.apply_patch(new, _patch_of(new, steps, value))
     load.load_config(path, os.environ, content=new.encode(), resolve_secrets=False)
     _show_and_write(path, old, new, dry_run=dry_run)
+
+
+def _patch_of(text: str, steps: list[str], value: object) -> Any:
+    """The edit of one value as a merge patch. A runner of which only the kind is written becomes a map with this kind."""
+    data: Any = marked_yaml.parse_yaml(text, Diagnostics(""))
+    expanded = expand_runners(data)
+    for depth in range(1, len(steps)):
+        written, whole = (marked_yaml.value_at(each, steps[:depth]) for each in (data, expanded))
+        if value is not None and isinstance(written, str) and isinstance(whole, dict):
+            value = {**whole, **text_editing.nest_value(steps[depth:], value)}
+            return text_editing.nest_value(steps[:depth], value)
+    return text_editing.nest_value(steps, value)
 
 
 def _show_and_write(path: Path, old: str, new: str, *, dry_run: bool) -> None:

@@ -8,6 +8,8 @@ import pytest
 from config_file import write
 
 from scheduler.cli.main import main
+from scheduler.config.file import marked_yaml
+from scheduler.config.file.diagnostics import Diagnostics
 
 CONFIG = """\
 timezone: UTC
@@ -34,6 +36,21 @@ def test_a_value_is_set_and_the_changed_line_is_printed(config: Path, capsys: py
     assert config.read_text() == CONFIG.replace("on_missing: run}", "on_missing: run, retries: 3}")
     assert "+    heartbeat: {interval: 30m, deliver: log, on_missing: run, retries: 3}" in printed.out
     assert printed.err == "written; the daemon is not running and reads the file when it starts\n"
+
+
+@pytest.mark.parametrize("path", ["defaults.runner", "agents.mail.runner", "runners.spare"])
+def test_a_value_inside_a_runner_of_which_only_the_kind_is_written_keeps_the_kind(config: Path, path: str) -> None:
+    short = CONFIG.replace("{kind: command, argv: [agent]}", "claude-code")
+    short += "defaults: {runner: claude-code}\nrunners: {spare: claude-code}\n"
+    config.write_text(short)
+    assert call(config, "unset", f"{path}.allow") == 0
+    assert config.read_text() == short
+    assert call(config, "set", f"{path}.allow=[Read, Grep]", f"{path}.program=/opt/claude") == 0
+    changed = config.read_text()
+    assert changed.count("kind: claude-code") == 1
+    assert changed.count("claude-code") == 3
+    found = marked_yaml.value_at(marked_yaml.parse_yaml(changed, Diagnostics("")), path.split("."))
+    assert found == {"kind": "claude-code", "allow": ["Read", "Grep"], "program": "/opt/claude"}
 
 
 def test_a_value_that_is_there_already_is_not_written(config: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -231,6 +231,12 @@ def test_an_override_sets_a_value_by_its_path_and_is_listed(tmp_path: Path) -> N
     assert loaded.overrides == ("HEARTBEATD_SET__agents__ops__heartbeat__interval", "HEARTBEATD_SET__timezone")
 
 
+def test_an_override_inside_a_runner_of_which_only_the_kind_is_written_keeps_the_kind(tmp_path: Path) -> None:
+    text = SMALL.replace("{kind: command, argv: [cat]}", "claude-code")
+    runner = read(tmp_path, text, {"HEARTBEATD_SET__agents__ops__runner__allow": "[Read]"}).settings.heartbeats["ops"].runner
+    assert runner.claude.allow == ("Read",)
+
+
 @pytest.mark.parametrize(
     ("variable", "value", "line"),
     [

@@ -60,7 +60,8 @@ def read_config_data(
         diagnostics.raise_errors()
         root = MarkedMap()
     _check_line_of_state(root, content, diagnostics)
-    file, root = root, expand_runners(apply_overrides(root, environ, diagnostics))
+    # An override may set a value inside a runner of which only the kind is written, or be such a kind itself.
+    file, root = root, expand_runners(apply_overrides(expand_runners(root), environ, diagnostics))
     paths = list(_find_default_paths(root.get("defaults"), ("defaults",), set()))
     diagnostics.default_paths = first_paths = dict(reversed(paths))  # the first path of a position counts
     agent, job = agent_defaults(root), map_at(root, "defaults", "cron")
