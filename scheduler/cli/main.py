@@ -76,7 +76,7 @@ commands.params.append(
     click.Option(
         ["-c", "--config"],
         type=click.Path(path_type=Path),
-        default=Path("config.yaml"),
+        default=options.DEFAULT_CONFIG,
         show_default=True,
         help="The config file.",
     )

@@ -34,6 +34,7 @@ TIME_RULE = f"Write 2026-11-20T03:00, yesterday, or 2h for two hours ago. {ZONE_
 TIME_AHEAD_RULE = f"Write 2026-11-20T03:00. {ZONE_RULE}"
 MAX_LISTED = 10  # words that an error lists
 COLOR_CHOICES = ("auto", "always", "never")
+DEFAULT_CONFIG = Path("config.yaml")
 FILE = click.Path(path_type=Path, dir_okay=False)
 FOLDER = click.Path(path_type=Path, file_okay=False)
 
@@ -137,7 +138,7 @@ def _nearest_config(ctx: click.Context, _: click.Parameter, value: Path | None) 
     while value is None and above is not None:
         value = above.params.get("path") or above.params.get("config")
         above = above.parent
-    return value or Path("config.yaml")
+    return value or DEFAULT_CONFIG
 
 
 def _choose_colours(ctx: click.Context, _: click.Parameter, value: str | None) -> str | None:
@@ -275,7 +276,7 @@ def complete_names(*words: str) -> Completion:
         from scheduler.config.file.lenient_reading import read_names
         from scheduler.model.outcome import Kind
 
-        found = read_names(ctx.params.get("path") or Path("config.yaml"))
+        found = read_names(ctx.params.get("path") or DEFAULT_CONFIG)
         kinds = [kind for kind in Kind if not words or kind.word in words]
         labels = {kind.label_of(name): name for kind in kinds for name in found[kind.section]}
         times = Counter(labels.values())

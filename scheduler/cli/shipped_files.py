@@ -19,6 +19,7 @@ import click
 from click.shell_completion import get_completion_class
 
 from scheduler import __version__
+from scheduler.cli.options import DEFAULT_CONFIG
 from scheduler.cli.output import format_table
 from scheduler.config.file.message_parts import did_you_mean
 from scheduler.config.settings import templates
@@ -28,6 +29,7 @@ FURTHER_PAGES = {"readme": "README.md", "changes": "CHANGELOG.md", "grafana": "g
 CHECKOUT = Path(__file__).parents[2]  # without a wheel, the files are in the top-level folders of the checkout
 
 PROGRAM = "/usr/local/bin/heartbeatd"  # the path in the shipped unit
+SERVICE_CONFIG = Path("/etc/heartbeatd/config.yaml")  # likewise
 # pipx 1.1.0 of Debian 12 has no option --global
 INSTALL_FOR_ALL_USERS = "sudo env PIPX_HOME=/opt/pipx PIPX_BIN_DIR=/usr/local/bin pipx install"
 HIDDEN_FOLDERS = ("/home/", "/root/", "/run/user/")  # `ProtectHome=yes` of the unit hides these
@@ -87,12 +89,15 @@ def _title(path: str) -> str:
 def write_service_files(folder: Path, force: bool, for_user: bool, path: Path) -> None:
     """Write the systemd unit of this installation, and print the commands that install it.
 
-    The unit `for_user` runs the config at `path` (InputError: there is none), and finds the programs that this shell finds.
+    The unit `for_user` runs the config at `path` (InputError: there is none), and finds the programs that this shell finds. The
+    other one runs the config in /etc (InputError: another one was named).
     """
     program = str(Path(sys.executable).parent / "heartbeatd")  # of this installation
     if for_user:
         _write_user_service(folder, force, program, path)
         return
+    if path not in (DEFAULT_CONFIG, SERVICE_CONFIG):
+        raise InputError(f"this unit runs {SERVICE_CONFIG}; write --user for one that runs {path}, or leave out -c")
     _write(
         folder,
         {

@@ -115,6 +115,15 @@ def test_the_unit_starts_this_installation(unit: Path) -> None:
     assert shlex.split(command[1]) == [f"{BESIDE_PYTHON}/heartbeatd", "-c", "/etc/heartbeatd/config.yaml", "run"]
 
 
+def test_the_unit_of_the_system_is_not_written_for_another_config(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for before, after in ((["-c", "mine.yaml"], []), ([], ["-c", "mine.yaml"])):
+        assert main([*before, "files", "systemd", "--out", str(tmp_path / "units"), *after]) == 2
+        advice = "write --user for one that runs mine.yaml, or leave out -c"
+        assert capsys.readouterr().err == f"heartbeatd: this unit runs /etc/heartbeatd/config.yaml; {advice}\n"
+    assert not (tmp_path / "units").exists()
+    assert write("systemd", tmp_path / "units", "-c", "/etc/heartbeatd/config.yaml") == 0
+
+
 def test_the_warning_about_home_folders_has_the_command_of_the_documentation() -> None:
     documented = (HOME / "docs/operations.md").read_text("utf-8")
     assert f"\n{shipped_files.INSTALL_FOR_ALL_USERS} ./heartbeatd\n" in documented
