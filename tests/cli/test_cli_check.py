@@ -203,11 +203,13 @@ def test_the_schema_is_a_json_schema(capsys: pytest.CaptureFixture[str]) -> None
 LEFT_OUT = "links are not followed, so it is left out of the prompt"
 NEEDS = """\
 channels: {pager: {kind: command, argv: [no-such-pager]}}
+runners: {spare: {kind: command, argv: [no-such-agent]}, last: {kind: claude-code}}
 defaults: {heartbeat: {interval: 30m, deliver: log}, runner: {kind: command, argv: [cat]}}
 agents:
   here:
     context: [SOUL.md, link.md, far.md, LARGE.md, FOLDER]
     runner: {kind: command, argv: [./agent.sh]}
+    fallbacks: [small, {runner: spare}, {runner: spare, model: small}]
     heartbeat: {precheck: {command: "new-mail --now | head"}}
   away: {}
   made: {heartbeat: {on_missing: create}}
@@ -220,6 +222,7 @@ cron:
   e: {every: 1h, command: "if true; then ./x; fi"}
   f: {every: 1h, command: [./tool], env: {PATH: /x}}
   g: {every: 1h, prompt: Go., agent: here, precheck: {command: new-mail --now}}
+  h: {every: 1h, prompt: Go., agent: here, fallbacks: [{runner: spare}, {runner: last}]}
 """
 
 
@@ -244,6 +247,7 @@ def test_each_missing_file_or_program_in_the_config_is_a_warning(
         ["agents.here.context[3]", "agents/here/LARGE.md is larger than 64 KiB, so it is left out of the prompt"],
         ["agents.here.context[4]", "agents/here/FOLDER is not a regular file, so it is left out of the prompt"],
         ["agents.here.runner.argv", "there is no program agents/here/agent.sh"],
+        ["agents.here.fallbacks[1].runner", "there is no program 'no-such-agent'; PATH is /usr/bin:/bin"],
         [
             "agents.here.heartbeat.checklist",
             "agents/here/HEARTBEAT.md is a link, and links are not followed, so its runs are skipped",
@@ -256,6 +260,7 @@ def test_each_missing_file_or_program_in_the_config_is_a_warning(
         ["cron.d.shell", "there is no program /bin/no-such-shell"],
         ["cron.f.command", "tool is not executable; do: chmod +x tool"],
         ["cron.g.precheck.command", "there is no program 'new-mail'; PATH is /usr/bin:/bin"],
+        ["cron.h.fallbacks[1].runner", "there is no program 'claude'; PATH is /usr/bin:/bin"],
     ]
 
 

@@ -9,7 +9,7 @@ import os
 import re
 import shlex
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,7 +19,7 @@ from heartbeat.checklist import parse_checklist
 from heartbeat.checklist_file import MAX_BYTES, FileProblem, read_file
 from heartbeat.prompt import Prompt, PromptFacts, compose_prompt, compose_task
 from heartbeat.runners.redaction import reveal_secret
-from heartbeat.spec import Agent, CommandRunner, Fallback, Heartbeat, ModelRunner, Precheck, PromptLimit
+from heartbeat.spec import Agent, CommandRunner, Fallback, Heartbeat, ModelRunner, Precheck, PromptLimit, Runner
 from scheduler.config.settings.config_node import Fault
 from scheduler.model.outcome import Kind
 from scheduler.model.settings import Settings
@@ -41,6 +41,7 @@ _SHELL_WORDS = frozenset(_WORDS.split())
 
 def find_missing_files(settings: Settings) -> Iterator[Fault]:
     """What is missing for enabled entries."""
+    runners_of = {name: [each.runner for _, each in _called(beat)] for name, beat in settings.heartbeats.items()}
     prompted = {job.agent for job in settings.jobs.values() if job.enabled and job.prompt is not None}
     for name, beat in settings.heartbeats.items():
         if beat.enabled:
@@ -51,9 +52,12 @@ def find_missing_files(settings: Settings) -> Iterator[Fault]:
             for inside, message in _check_job(job):
                 yield "cron", name, inside, message
         called = settings.job_agents.get(name)
-        check = called.precheck if called and job.enabled else None
-        for key, why in _check_precheck(check, called.workspace) if called and check else ():
+        if called is None or not job.enabled:
+            continue
+        for key, why in _check_precheck(called.precheck, called.workspace) if called.precheck else ():
             yield "cron", name, ("precheck", key), why
+        for inside, message in _check_runners(called, (called.runner, *runners_of[called.name])):
+            yield "cron", name, inside, message
     for name, channel in settings.channels.items():
         if channel.argv and (problem := _check_program(channel.argv[0], channel.folder, {})):
             yield "channels", name, ("argv",), problem
@@ -72,16 +76,32 @@ def _check_agent(beat: Heartbeat, context: tuple[str, ...]) -> Iterator[KeyProbl
         for index, name in enumerate(context):
             if isinstance(refusal := read_file(folder, name), FileProblem):
                 yield ("context", index), f"{_explain_refusal(folder, name, refusal)}, so it is left out of the prompt"
-    if isinstance(beat.runner, CommandRunner) and (
-        problem := _check_program(beat.runner.argv[0], beat.workspace, beat.runner.env)
-    ):
-        yield ("runner", "program" if beat.runner.claude else "argv"), problem
-    if isinstance(beat.runner, ModelRunner) and beat.runner.tools:
-        for index, server in enumerate(beat.runner.tools.servers):
-            if server.command and (problem := _check_program(server.command[0], beat.workspace, server.env)):
-                yield ("runner", "tools", "mcp", index, "command"), problem
+    yield from _check_runners(beat)
     for key, problem in _check_precheck(beat.precheck, beat.workspace) if beat.precheck else ():
         yield ("heartbeat", "precheck", key), problem
+
+
+def _check_runners(agent: Agent, checked: Iterable[Runner] = ()) -> Iterator[KeyProblem]:
+    """What is missing for the runner of an agent and for those of its fallbacks, without those that were `checked` before."""
+    seen = [*checked]
+    for inside, runner in ((inside, each.runner) for inside, each in _called(agent) if each.runner not in seen):
+        seen.append(runner)
+        for key, problem in _check_runner(runner, agent.workspace):
+            yield (*inside, "runner", *(() if inside else key)), problem  # the keys of a fallback's runner are in `runners`
+
+
+def _check_runner(runner: Runner, folder: Path) -> Iterator[KeyProblem]:
+    if isinstance(runner, CommandRunner) and (problem := _check_program(runner.argv[0], folder, runner.env)):
+        yield ("program" if runner.claude else "argv",), problem
+    if isinstance(runner, ModelRunner) and runner.tools:
+        for index, server in enumerate(runner.tools.servers):
+            if server.command and (problem := _check_program(server.command[0], folder, server.env)):
+                yield ("tools", "mcp", index, "command"), problem
+
+
+def _called(agent: Agent) -> list[tuple[tuple[str | int, ...], Agent | Fallback]]:
+    """What has a runner: the agent, and its fallbacks, each with the steps to its keys."""
+    return [((), agent), *((("fallbacks", index), each) for index, each in enumerate(agent.fallbacks))]
 
 
 def _check_precheck(check: Precheck, workspace: Path) -> Iterator[tuple[str, str]]:
@@ -161,9 +181,7 @@ def find_ignored_models(settings: Settings) -> Iterator[Fault]:
 
 
 def _ignored_models(agent: Agent) -> Iterator[KeyProblem]:
-    called: list[tuple[tuple[str | int, ...], Agent | Fallback]] = [((), agent)]
-    called += [(("fallbacks", index), each) for index, each in enumerate(agent.fallbacks)]
-    for inside, each in called:
+    for inside, each in _called(agent):
         runner = each.runner
         if not isinstance(runner, CommandRunner) or runner.claude or Path(runner.argv[0]).name != "claude":
             continue
