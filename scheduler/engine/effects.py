@@ -175,7 +175,7 @@ def run_job(tick: Tick, request: VerbRequest[verbs.RunJob]) -> WakeAccepted:
     if obstacle is not None:
         slot_records.record_skip(tick.tx, entry_row, source, obstacle, tick.now)
         raise Refused(obstacle, f"cron job {request.name!r} is {JOB_OBSTACLE_TEXTS[obstacle]}")
-    wake = Wake(request.name, source, sender=source, kind=Kind.CRON)
+    wake = Wake(request.name, source, request.sender.name, kind=Kind.CRON)
     return WakeAccepted(wake=wake_starts.accept_wake(tick, entry_row, wake), says=f"{_label(request)} is queued")
 
 

@@ -143,7 +143,9 @@ def test_waiting_for_a_wake_ends_at_once_if_the_daemon_is_down(config: Path, cap
 
 def test_a_job_can_be_requested_while_the_daemon_is_down(config: Path, place: DaemonFiles) -> None:
     assert call(config, "cron", "run", "tick") == 0
-    assert read(place, "select kind, name, source from wake") == [{"kind": "cron", "name": "tick", "source": "manual"}]
+    assert read(place, "select kind, name, source, sender from wake") == [
+        {"kind": "cron", "name": "tick", "source": "manual", "sender": "command"}
+    ]
 
 
 def test_a_pause_lasts_for_the_given_time(config: Path, place: DaemonFiles, capsys: pytest.CaptureFixture[str]) -> None:
