@@ -60,8 +60,10 @@ PROVIDER_REASONS = (
     Reason.NO_TIME_LEFT,
 )
 
+HOURS_REASONS = (Skip.ACTIVE_HOURS, Skip.CALENDAR)
+
 # The reasons that may no longer apply after a change of config.
-CONFIG_REASONS = (Skip.ACTIVE_HOURS, Skip.CALENDAR, Skip.BUDGET)
+CONFIG_REASONS = (*HOURS_REASONS, Skip.BUDGET)
 
 Start = tuple[datetime | None, str | None]
 
@@ -262,9 +264,16 @@ def retry_blocked_runs_and_wakes(tick: Tick, *, other_config: bool = False) -> N
         tick.tx, (*PROVIDER_REASONS, *CONFIG_REASONS) if other_config else PROVIDER_REASONS
     ):
         entry = tick.plan.entries.get((entry_row.kind, entry_row.name))
-        if entry is not None and not entry_row.paused and entry.is_open_at(tick.now):
-            now = tick.now + breakers.account_stagger(entry)
-            wakes.start_delayed_wakes_by(tick.tx, entry_row, refused_until(tick, entry) or now, tick.limits.wake_gap)
+        if entry is None or entry_row.paused:
+            continue
+        if other_config:  # the hours may begin at another time now
+            opening = start_when_open(tick, entry, entry_row)
+            wakes.move_delayed_wakes(tick.tx, entry_row, HOURS_REASONS, opening, tick.limits.wake_gap)
+        if not entry.is_open_at(tick.now):
+            planning.save_with_next_due(tick.tx, entry_row, entry_row)
+            continue
+        now = tick.now + breakers.account_stagger(entry)
+        wakes.start_delayed_wakes_by(tick.tx, entry_row, refused_until(tick, entry) or now, tick.limits.wake_gap)
 
 
 def hold_for_other_jobs(tick: Tick, agent: str) -> datetime | None:

@@ -201,9 +201,9 @@ def start_waiting_wakes(tx: Transaction, kind: Kind, name: str, at: datetime, *,
 
 
 def entries_with_delayed_wakes(tx: Transaction, reasons: Iterable[str]) -> list[EntryRow]:
-    """The entries whose wakes are delayed for one of these reasons."""
+    """The entries whose wakes are delayed for one of these reasons, until a time or until a slot."""
     rows = tx.db.execute(
-        "select kind, name from wake where state = 'waiting' and due_at > ?"
+        "select kind, name from wake where state = 'waiting' and (due_at > ? or due_at is null)"
         " and waits_for in (select value from json_each(?)) group by kind, name order by min(id)",
         (to_millis(tx.now), json.dumps(list(reasons))),
     ).fetchall()
@@ -217,6 +217,16 @@ def start_delayed_wakes_by(tx: Transaction, entry_row: EntryRow, at: datetime, g
         (to_millis(_after_gap(entry_row, at, gap)), entry_row.kind, entry_row.name),
     )
     _advance_due_at(tx, entry_row)
+
+
+def move_delayed_wakes(tx: Transaction, entry_row: EntryRow, reasons: Iterable[str], at: datetime | None, gap: timedelta) -> None:
+    """Let the wakes of an entry that are delayed for these reasons start a run at `at`, or after the gap; None: by a slot."""
+    start = None if at is None else to_millis(_after_gap(entry_row, at, gap))
+    tx.db.execute(
+        "update wake set due_at = ? where kind = ? and name = ? and state = 'waiting'"
+        " and waits_for in (select value from json_each(?))",
+        (start, entry_row.kind, entry_row.name, json.dumps(list(reasons))),
+    )
 
 
 def _advance_due_at(tx: Transaction, entry_row: EntryRow) -> None:

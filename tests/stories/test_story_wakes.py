@@ -315,6 +315,28 @@ def test_a_wake_is_retried_even_if_its_failed_run_superseded_the_slot(make_world
     ]
 
 
+@pytest.mark.parametrize("interval", ["none", "1d"])
+@pytest.mark.parametrize(
+    ("zone", "starts"),
+    [
+        ("Asia/Tokyo", "03-02 23:01"),  # it is 08:01 there
+        ("Asia/Dubai", "03-03 04:00"),  # it is 03:01 there
+        ("Atlantic/Azores", "03-03 09:00"),  # it is 22:01 there
+    ],
+)
+def test_a_wake_outside_active_hours_follows_a_change_of_the_time_zone(
+    make_world: MakeWorld, zone: str, starts: str, interval: str
+) -> None:
+    config = agent(interval=interval, active_hours='"08:00-22:00"')
+    world = make_world(config, start="2026-03-02 23:00")
+    world.wake("ops", "look")
+    world.run(minutes=1)
+    world.reload(f"timezone: {zone}\n{config}")
+    world.run(hours=12)
+    assert next(line for line in world.history() if " ok " in line).startswith(starts)
+    assert "look" in world.calls[0].stdin
+
+
 def test_a_wake_outside_active_hours_starts_a_run_at_opening_if_there_is_no_slot(make_world: MakeWorld) -> None:
     world = make_world(agent(interval="1d", active_hours='"08:00-22:00"'), start="2026-03-02 14:00")
     world.run_until("2026-03-03 03:00")
