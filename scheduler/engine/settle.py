@@ -149,8 +149,10 @@ def _plan_retry(tick: Tick, entry_row: EntryRow, claim: Claim, result: AttemptRe
         return result, None
     if budget_reservations.find_shortage(tick, claim.entry, first=False) is not None:
         return (result if is_cut else replace(result, error=_with_budget_text(result.error))), None
+    if entry_row.state != "active":  # no try follows because the entry was disabled or removed, and not for lack of time
+        return result, None
     at = tick.now + max(_retry_delay(tick.chance, used), result.retry_after or timedelta())
-    if entry_row.state != "active" or not planning.may_still_run(tick.tx, claim.entry, entry_row, claim.run.slot, at):
+    if not planning.may_still_run(tick.tx, claim.entry, entry_row, claim.run.slot, at):
         return (result if is_cut else replace(result, outcome=Outcome.FAILED, reason=Reason.NO_TIME_LEFT)), None
     return result, at
 
@@ -505,7 +507,8 @@ def close_abandoned(tick: Tick, entry: Entry | None, entry_row: EntryRow, run: O
 def give_up_waiting(tick: Tick, entry: Entry | None, entry_row: EntryRow, run: OpenRun, *, spent: bool = False) -> None:
     """Close a waiting run that gets no further attempt, with the result of its last one, or as skipped if it had none.
 
-    `spent`: the reason is its budget, not the time. The run then keeps the reason of its last attempt.
+    `spent`: the reason is its budget, not the time. The run then keeps the reason of its last attempt. So does the failed run
+    of an entry that was disabled or removed.
     """
     if run.has_not_begun:
         close_abandoned(tick, entry, entry_row, run, AttemptResult(Outcome.SKIPPED, run.waits_for, error=run.error))
@@ -514,7 +517,8 @@ def give_up_waiting(tick: Tick, entry: Entry | None, entry_row: EntryRow, run: O
     error = _error_text(run, spent=spent)
     message = f"{entry_row.name} {'failed' if failed else 'was interrupted'}: {error}" if entry_row.kind is Kind.CRON else None
     outcome = Outcome.FAILED if failed else Outcome.ABANDONED
-    reason = _reason_of_last_attempt(run) if spent else Reason.NO_TIME_LEFT
+    has_time = spent or (failed and entry_row.state != "active")
+    reason = _reason_of_last_attempt(run) if has_time else Reason.NO_TIME_LEFT
     close_abandoned(tick, entry, entry_row, run, AttemptResult(outcome, reason, text=run.text, error=error, message=message))
 
 

@@ -88,6 +88,16 @@ def test_a_retry_never_runs_after_the_next_slot(make_world: MakeWorld) -> None:
     assert world.history()[0] == "03-02 08:00 interval failed no_time_left"
 
 
+@pytest.mark.parametrize("minutes", [0.5, 1.01], ids=["during a try", "before the second try"])
+def test_a_job_that_is_disabled_while_it_fails_has_failed_for_its_own_reason(make_world: MakeWorld, minutes: float) -> None:
+    config = job(every="1h", retries="2")
+    world = make_world(config, scripts={"measure": lambda _: 1}, durations={"measure": timedelta(minutes=1)})
+    world.run(hours=1, minutes=minutes)
+    world.reload(config.replace("{command", "{enabled: false, command"))
+    world.run(minutes=5)
+    assert world.history("measure") == ["03-02 09:00 every failed exit"]
+
+
 LOUD = job(every="10m", retries="2", deliver="log", wake_heartbeat="ops", wake_on="failure") + agent(interval="1d")
 
 
