@@ -133,7 +133,8 @@ class Look:
     """What a run sees besides the agent's answer: open problems, the lines of the precheck, and failed jobs.
 
     `lines` is None if no precheck ran, or if it failed. `left_out` are names of lines that the agent left out on purpose before.
-    `source_has_news`: the precheck shows only what is new, so that words in common with an open problem prove nothing.
+    `source_has_news`: the precheck shows only what is new, so that words in common with an open problem prove nothing. `ended`
+    are problems about events that are over and were sent as `info`: an agent with a memory may still repeat them.
     """
 
     problems: Sequence[OpenProblem] = ()
@@ -141,6 +142,7 @@ class Look:
     jobs: frozenset[str] = frozenset()
     left_out: frozenset[str] = frozenset()
     source_has_news: bool = False
+    ended: Sequence[OpenProblem] = ()
 
     @cached_property
     def owners(self) -> Mapping[int, OpenProblem]:
@@ -215,8 +217,8 @@ class Look:
 
         1. The key of a failed job (`job:NAME`): that job.
         2. A line or a failed job whose words it shares most: the open problem with this line, or the free line. If the line is
-           about an event, and the finding repeats an open problem about an earlier one: that problem.
-        3. A known key: that problem.
+           about an event, and the finding repeats a problem about an earlier one: that problem.
+        3. A known key: that problem. If it repeats a problem about an event that is over: that one.
         4. An open problem without lines, which no finding mentions, and most of whose words it shares, unless the look has news.
         """
         found = [self._subject_of(finding) for finding in findings]
@@ -246,17 +248,21 @@ class Look:
         if isinstance(best, str):
             return self._subject_of_job(best, known)
         if best is None:
-            return Subject(known)
+            return Subject(known or self._repeated(finding, frozenset()))
         owner = self.owners.get(best.place)
         if owner is not None:
             return Subject(owner)
         if best.event:
-            again = (problem for problem in self.problems if problem.has_key(finding.key))
-            repeated = next((problem for problem in again if _is_repeated(finding, problem, best)), None)
+            repeated = self._repeated(finding, best.words)
             return Subject(repeated) if repeated else Subject(line=best)
         if known is not None and not known.lines and not known.jobs:
             return Subject(known, best)  # it was opened before its line was printed
         return Subject(line=best)
+
+    def _repeated(self, finding: Finding, others: frozenset[str]) -> OpenProblem | None:
+        """The problem that a finding with its key repeats. `others` are the words of the line that it may be about instead."""
+        known = (*self.problems, *(self.ended if finding.severity is Severity.INFO else ()))
+        return next((each for each in known if each.has_key(finding.key) and _is_repeated(finding, each, others)), None)
 
     def _subject_of_job(self, job: str, known: OpenProblem | None) -> Subject:
         """The problem that is about a job, or else the one with the finding's key, unless it is about lines."""
@@ -439,8 +445,8 @@ def _is_same(group: _Group, subject: Subject, finding: Finding) -> bool:
     return not group.subject.is_known and share_in_common(finding_words(other), finding_words(finding)) > SAME_SHARE
 
 
-def _is_repeated(finding: Finding, known: OpenProblem, line: Line) -> bool:
-    """Whether a finding with the key of a problem is about the event of that problem, and not about the one of this line.
+def _is_repeated(finding: Finding, known: OpenProblem, others: frozenset[str]) -> bool:
+    """Whether a finding with the key of a problem is about the event of that problem, and not about a line with these words.
 
     Agents repeat what is open, and use its key for other events, too. So the words decide that only one of the two lines has. A
     problem of an earlier version has no event: it is repeated by its own words.
@@ -449,7 +455,7 @@ def _is_repeated(finding: Finding, known: OpenProblem, line: Line) -> bool:
     if not known.events:
         return words <= words_of(f"{known.label}\n{known.text}")
     lines = [words_of(event.line) for event in known.events]
-    return any(words & own - line.words and not words & line.words - own for own in lines)
+    return any(words & own - others and not words & others - own for own in lines)
 
 
 def read_lines(output: str, events: Sequence[str] = ()) -> tuple[Line, ...]:

@@ -96,7 +96,10 @@ def plan_update(
     open_problems = [each.for_prompt for each in known.values() if each.is_open and each.key not in OWN_KEYS]
     has_news = result.precheck is not None and result.precheck.source_has_news
     shown = lines_of_events(result) if lines is None else lines
-    look = Look(open_problems, shown, failed_jobs | failing_jobs(tx, known.values()), source_has_news=has_news)
+    jobs = failed_jobs | failing_jobs(tx, known.values())
+    # With a wake, an equal finding may be about something else.
+    ended = [each.for_prompt for each in known.values() if not claim.facts.wakes and _is_event_of_the_past(each, tx.now)]
+    look = Look(open_problems, shown, jobs, source_has_news=has_news, ended=ended)
     tracker = _Tracker(tx.now, spec, claim, result, known, look, failed_jobs, dict(known))
     tracker.apply_findings()
     tracker.end_problems()
@@ -181,6 +184,10 @@ class _Tracker:
             before = self.now_known[comparable_key(subject.problem.label)] if subject.problem else None
             if finding.resolved:
                 self._resolve(finding, before)
+            elif before is not None and before.over_at is not None:
+                # the time of the last repetition counts, because an agent may repeat it at each run
+                self._keep(replace(before, last_seen_at=max(self.now, before.last_seen_at)))
+                self._note(before.key, finding, Effect.REPEATED)
             elif before is not None:
                 self._continue(finding, before, subject)
             elif self._is_remembered(finding, subject):
@@ -465,6 +472,17 @@ def _with_alias(before: Problem, finding: findings.Finding) -> tuple[str, ...]:
     """The aliases of a problem, with the key of a finding about it."""
     aliases = before.evidence.aliases
     return aliases if before.for_prompt.has_key(finding.key) else (*aliases[-MAX_ALIASES + 1 :], finding.key)
+
+
+def _is_event_of_the_past(each: Problem, now: datetime) -> bool:
+    """Whether a problem is about an event that is over and was sent as `info`, and was mentioned within a day."""
+    is_over = each.over_at is not None and max(each.over_at, each.last_seen_at) > now - RETURN_TIME
+    return is_over and _is_news(each) and any(last.arrived for last in each.notices.values())
+
+
+def _is_news(each: Problem) -> bool:
+    """Whether a problem is about an event, such as a mail, and nothing is wrong."""
+    return bool(each.evidence.events) and each.found.severity is Severity.INFO
 
 
 def _has_evidence(each: Problem) -> bool:

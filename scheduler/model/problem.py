@@ -61,6 +61,7 @@ class Effect(Word):
     REPORTED = "reported", "already open, and news to a recipient that had no message about it"
     ENDED = "ended", "its end was reported late, because it was unstable"
     IGNORED = "ignored", "reported as over, but no such problem was open, or its evidence is still there"
+    REPEATED = "repeated", "left out, because it repeats an event that is over and was sent"
     UNCONFIRMED = "unconfirmed", "left out, because no second answer, or no second run, has confirmed it"
     UNTRACKED = "untracked", "not tracked, because too many problems are open"
 

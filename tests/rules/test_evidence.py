@@ -38,13 +38,18 @@ def news(*lines: str, known: tuple[OpenProblem, ...] = ()) -> Look:
     return Look(known, read_lines("\n".join(lines), events), source_has_news=True)
 
 
+def after(*lines: str, ended: OpenProblem) -> Look:
+    """A look at new lines after this problem about an event is over."""
+    return replace(news(*lines), ended=(replace(ended, severity=Severity.INFO),))
+
+
 def of_event(label: str, name: str, line: str) -> OpenProblem:
     return problem(label, events=(Event(name, line),))
 
 
-def subject(seen: Look, key: str, text: str) -> str | None:
+def subject(seen: Look, key: str, text: str, severity: Severity = Severity.WARNING) -> str | None:
     """What a finding is about: the label of a problem, the text of a free line, or a job."""
-    ((found, _),) = seen.assign([Finding(key, text)])
+    ((found, _),) = seen.assign([Finding(key, text, severity)])
     return found.problem.label if found.problem else found.line.text if found.line else found.job
 
 
@@ -87,6 +92,29 @@ BOTH = look(f"{VAR}\n{HOME}\n{NGINX}", problem("disk:/var", VAR), problem("web",
 )  # fmt: skip
 def test_a_finding_belongs_to_the_line_whose_words_it_shares_most(seen: Look, key: str, text: str, about: str | None) -> None:
     assert subject(seen, key, text) == about
+
+
+BANK = "Bank: your card"
+
+
+@loop_over(
+    ("seen", "key", "text", "severity", "about"),
+    [
+        (after(BANK, ended=of_event("anna", "e0", TODAY)), "anna", "Anna asks: today?", "info", "anna"),
+        (after(CALL, ended=of_event("anna", "e0", TODAY)), "anna", "Anna asks: today?", "info", "anna"),
+        (after(ended=of_event("anna", "e0", TODAY)), "anna", "Anna asks: today?", "info", "anna"),  # the run has no news
+        (after(BANK, ended=of_event("anna", "e0", TODAY)), "anna", "Anna asks: today?", "warning", None),  # that is more
+        (after(TODAY, ended=of_event("anna", "e0", TODAY)), "anna", "Anna asks: today?", "info", TODAY),  # another mail
+        (after(CALL, ended=of_event("anna", "e0", TODAY)), "anna", "Anna wants a call", "info", CALL),
+        (after(CALL, ended=of_event("anna", "e0", TODAY)), "anna", "Anna has written", "info", CALL),
+        (after(BANK, ended=of_event("mail", "e0", TODAY)), "mail", "a letter about money", "info", None),  # no word of the event
+        (after(BANK, ended=of_event("anna", "e0", TODAY)), "x", "Anna asks: today?", "info", None),
+    ],
+)  # fmt: skip
+def test_a_finding_repeats_an_event_that_is_over_if_it_has_its_key_and_its_words(
+    seen: Look, key: str, text: str, severity: str, about: str | None
+) -> None:
+    assert subject(seen, key, text, Severity(severity)) == about
 
 
 def test_two_lines_that_differ_only_in_figures_belong_to_two_problems() -> None:

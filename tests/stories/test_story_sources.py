@@ -22,6 +22,7 @@ from world import AgentCall, Delayed, MakeWorld, World
 from heartbeatd.verbs import Ack, CloseProblem, Mute, ReportResult
 from scheduler.cli.main import main
 from scheduler.engine.effects import VerbRequest
+from scheduler.model.message import DeliveryResult
 from scheduler.model.outcome import Kind
 
 needs_dovecot = needs("dovecot")
@@ -446,6 +447,62 @@ def test_mails_under_one_key_are_each_reported_and_what_is_repeated_is_not(make_
         "09:30 [mail:anna 3] Anna writes: lunch tomorrow",
         "09:30 [mail:anna 4] Anna writes: invoice for May",
     ]
+
+
+FIRST = {"key": "mail:anna", "text": "Anna asks: today?", "severity": "info"}
+
+
+def remembers(first: dict[str, str], from_call: int = 2) -> Callable[[AgentCall], str]:
+    """An agent with a session: it reports the first event, and mentions it again from this call on, besides what is new."""
+    calls = 0
+
+    def answer(call: AgentCall) -> str:
+        nonlocal calls
+        calls += 1
+        new = [{"key": label(line), "text": line, "severity": "info"} for line in news_of(call)]
+        return json.dumps({"findings": [FIRST] if calls == 1 else [first, *new] if calls >= from_call else new})
+
+    return answer
+
+
+@needs_dovecot
+@pytest.mark.parametrize("ended_by", ["user", "silence"])
+def test_an_info_event_that_is_over_is_not_sent_again_because_the_agent_still_mentions_it(
+    make_world: MakeWorld, box: Mailbox, ended_by: str
+) -> None:
+    is_closed = ended_by == "user"
+    world = make_world(reader(box), environ=ENVIRON, scripts={"ops": remembers(FIRST, 2 if is_closed else 4)})
+    world.run(minutes=1)
+    box.deliver(*HI)
+    world.run(minutes=30)
+    if is_closed:
+        world.request(VerbRequest(CloseProblem(), world.problem("mail:anna").id))
+    for number in range(52):  # for more than a day, each half hour
+        box.deliver("Bank <bank@example.org>", f"account {'abcdefgh'[number // 8]}{'abcdefgh'[number % 8]}")
+        world.run(minutes=30)
+    assert [each for each in arrived(world) if "mail:anna" in each] == ["08:30 [mail:anna] Anna asks: today?"]
+    assert not world.problem("mail:anna").is_open
+    assert [each["effect"] for each in world.records()[-1]["findings"] if each["key"] == "mail:anna"] == ["repeated"]
+
+
+@needs_dovecot
+@pytest.mark.parametrize("what", ["worse", "wake", "another mail", "lost"])
+def test_what_is_more_than_a_repetition_of_an_event_that_is_over_is_sent(make_world: MakeWorld, box: Mailbox, what: str) -> None:
+    again = {**FIRST, "severity": "warning"} if what == "worse" else FIRST
+    channels = 'channels: {phone: {kind: webhook, url: "http://127.0.0.1:9/phone", allow_private: true}}\n'
+    world = make_world(channels + reader(box, deliver="phone"), environ=ENVIRON, scripts={"ops": remembers(again)})
+    world.run(minutes=1)
+    box.deliver(*HI)
+    if what == "lost":
+        world.send = lambda _: DeliveryResult("dead", "refused")
+    world.run(minutes=30)
+    world.send = lambda _: DeliveryResult("delivered")
+    world.request(VerbRequest(CloseProblem(), world.problem("mail:anna").id))
+    if what == "wake":
+        world.wake("ops", "Anna asks on the phone: today?", sender="phone")
+    box.deliver(*(HI if what == "another mail" else ("Bank <bank@example.org>", "your account")))
+    world.run(minutes=30)
+    assert len([each for each in arrived(world) if "[mail:anna]" in each]) == (1 if what == "lost" else 2)
 
 
 @needs_dovecot
