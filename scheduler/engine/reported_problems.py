@@ -73,9 +73,11 @@ class ReportUpdate:
 
 
 def plan_update(
-    tx: Transaction, claim: Claim, result: AttemptResult, targets: Sequence[Target], most: int
+    tx: Transaction, claim: Claim, result: AttemptResult, targets: Sequence[Target], most: int, *, was_muted: bool
 ) -> ReportUpdate | None:
     """What this result does to the problems that the agent reports; None if it does not concern them. Nothing is written.
+
+    `was_muted`: the agent is muted, or was so until this run.
 
     1. Findings open problems, continue them, or end those that are over.
     2. A problem whose lines are gone from the precheck's output is over. A complete answer that does not mention one without
@@ -100,7 +102,7 @@ def plan_update(
     # With a wake, an equal finding may be about something else.
     ended = [each.for_prompt for each in known.values() if not claim.facts.wakes and _is_event_of_the_past(each, tx.now)]
     look = Look(open_problems, shown, jobs, source_has_news=has_news, ended=ended)
-    tracker = _Tracker(tx.now, spec, claim, result, known, look, failed_jobs, dict(known))
+    tracker = _Tracker(tx.now, spec, claim, result, known, look, failed_jobs, was_muted, dict(known))
     tracker.apply_findings()
     tracker.end_problems()
     is_flooded = tracker.note_flood(most)
@@ -164,6 +166,7 @@ class _Tracker:
     known: Mapping[str, Problem]
     look: Look
     failed_jobs: frozenset[str]  # that have woken this run
+    was_muted: bool
     now_known: dict[str, Problem]
     effects: dict[str, Mapping[str, object]] = field(default_factory=dict)  # by key
     mentioned: set[str] = field(default_factory=set)
@@ -319,8 +322,11 @@ class _Tracker:
         """Whether an answer without this problem counts against it.
 
         It does not if the answer is incomplete, or if a wake came with the problem and this run had no wake of the same sender:
-        then the agent did not see what it had reported. Nor does it if the problem is about a job that still fails.
+        then the agent did not see what it had reported. Nor does it if the problem is about a job that still fails, or about an
+        event that a mute has kept from its recipients: a mail stays true, so it is sent after the mute.
         """
+        if self.was_muted and _is_news(each) and not any(map(each.is_known_to, each.notices)):
+            return False
         if each.key == OVERFLOW.key:
             return self.result.is_complete_answer  # it is about the answers themselves
         if not each.evidence.jobs.isdisjoint(self.look.jobs):

@@ -225,7 +225,8 @@ def _plan_closing(tick: Tick, before: EntryRow, claim: Claim, result: AttemptRes
     has_findings = result.report is not None and bool(result.report.findings)
     update = None
     if has_findings or has_reports:  # otherwise it concerns no problem
-        update = reported_problems.plan_update(tick.tx, claim, result, targets, tick.limits.new_problems)
+        most, was_muted = tick.limits.new_problems, before.mute is not None
+        update = reported_problems.plan_update(tick.tx, claim, result, targets, most, was_muted=was_muted)
     recipients = {*text_targets, *(each.target for each in update.news if each.change)} if update else {*text_targets}
     is_muted = before.is_muted(tick.now)
     known = parse_mute(before.mute).known if is_muted and before.mute else None

@@ -19,14 +19,16 @@ from test_story_asking_again import Model
 from test_story_slots import agent
 from world import AgentCall, Delayed, MakeWorld, World
 
-from heartbeatd.verbs import Ack, CloseProblem, Mute, ReportResult
+from heartbeatd.verbs import Ack, CloseProblem, Mute, ReportResult, Unmute
 from scheduler.cli.main import main
 from scheduler.engine.effects import VerbRequest
 from scheduler.model.message import DeliveryResult
 from scheduler.model.outcome import Kind
+from scheduler.store import problems
 
 needs_dovecot = needs("dovecot")
 ENVIRON = {"MAIL_PASSWORD": PASSWORD}
+OPS = (Kind.HEARTBEAT, "ops")
 FILES = '{files: "inbox/*.txt"}'
 PLACE = 'imap: "{}", user: anna, password: "${{MAIL_PASSWORD}}", encryption: none'
 
@@ -376,14 +378,14 @@ def test_a_second_equal_mail_is_reported_whatever_became_of_the_first(make_world
     if between == "closed":
         world.request(VerbRequest(CloseProblem(), first.id))
     if between.endswith("mute"):
-        world.request(VerbRequest(Mute(for_=timedelta(minutes=61)), (Kind.HEARTBEAT, "ops")))
+        world.request(VerbRequest(Mute(for_=timedelta(minutes=61)), OPS))
     for subject in ("lunch", "dinner") if between.startswith("over") else ():
         box.deliver("Bank <bank@example.org>", subject)
         world.run(minutes=30)
     if between == "over at night":
         world.run(hours=23)
     if between == "muted":
-        world.request(VerbRequest(Mute(for_=timedelta(minutes=45)), (Kind.HEARTBEAT, "ops")))
+        world.request(VerbRequest(Mute(for_=timedelta(minutes=45)), OPS))
     box.deliver(*HI)
     world.run(minutes=31)
     world.run(minutes=31)
@@ -396,12 +398,68 @@ def test_what_is_still_true_is_sent_by_a_look_without_news(make_world: MakeWorld
     """A mail of a muted hour, and a day later its reminder, although no further mail comes."""
     world = make_world(reader(box), environ=ENVIRON, scripts={"ops": report_each("warning")})
     world.run(minutes=1)
-    world.request(VerbRequest(Mute(for_=timedelta(minutes=61)), (Kind.HEARTBEAT, "ops")))
+    world.request(VerbRequest(Mute(for_=timedelta(minutes=61)), OPS))
     box.deliver(*HI)
     world.run_until("2026-03-03 12:00")
     text = "Anna <anna@example.org>: today?"
     assert arrived(world) == [f"09:30 [{label(text)}] {text}", f"09:30 [{label(text)}] reminder: {text}"]
     assert len(world.calls) == 1
+
+
+@needs_dovecot
+@pytest.mark.parametrize(
+    ("ends", "clear_after", "earlier"),
+    [("by itself", 2, []), ("unmuted", 2, []), ("by itself", 1, []), ("by itself", 2, ["today?", "one", "two"])],
+    ids=["by itself", "unmuted", "clear_after 1", "after an equal mail that is over"],
+)
+def test_each_mail_of_a_mute_is_sent_after_it_although_the_agent_mentions_each_only_once(
+    make_world: MakeWorld, box: Mailbox, ends: str, clear_after: int, earlier: list[str]
+) -> None:
+    """A mail does not stop being true because the next look is about other mails."""
+    config = reader(box, problems=f"{{clear_after: {clear_after}}}")
+    world = make_world(config, environ=ENVIRON, scripts={"ops": report_each()})
+    world.run(minutes=1)
+
+    def deliver(*subjects: str) -> list[str]:
+        """The subjects of the messages that are sent meanwhile."""
+        before = len(arrived(world))
+        for subject in subjects:
+            box.deliver("Anna <anna@example.org>", subject)
+            world.run(minutes=30)
+        return sorted(each.rpartition(": ")[2] for each in arrived(world)[before:])
+
+    assert deliver(*earlier) == sorted(earlier)
+    world.request(VerbRequest(Mute(for_=timedelta(minutes=135 if ends == "by itself" else 900)), OPS))
+    assert deliver("today?", "lunch", "dinner", "call me") == []
+    if ends == "unmuted":
+        world.request(VerbRequest(Unmute(), OPS))
+    before = len(arrived(world))
+    world.run(minutes=30)
+    assert sorted(each.rpartition(": ")[2] for each in arrived(world)[before:]) == ["call me", "dinner", "lunch", "today?"]
+    assert deliver("three", "four", "five") == ["five", "four", "three"]
+    assert {each.found.text.rpartition(": ")[2] for each in problems.open_reports_of(world.store.connection, "ops")} <= {
+        "four",
+        "five",
+    }
+
+
+@needs_dovecot
+@pytest.mark.parametrize("answer", ["warning", "resolved"])
+def test_what_is_over_in_a_mute_is_not_sent_if_it_is_more_than_news_or_if_its_agent_says_so(
+    make_world: MakeWorld, box: Mailbox, answer: str
+) -> None:
+    line = f"{HI[0]}: {HI[1]}"
+    over = json.dumps({"findings": [{"key": label(line), "text": "", "severity": "info", "resolved": True}]})
+    report = report_each("warning" if answer == "warning" else "info")
+    world = make_world(reader(box), environ=ENVIRON)
+    world.scripts["ops"] = lambda call: over if answer == "resolved" and len(world.calls) > 1 else report(call)
+    world.run(minutes=1)
+    world.request(VerbRequest(Mute(for_=timedelta(minutes=105)), OPS))
+    for mail in (HI, ("Bank <bank@example.org>", "lunch"), ("Bank <bank@example.org>", "dinner")):
+        box.deliver(*mail)
+        world.run(minutes=30)
+    world.run(minutes=60)
+    assert [each for each in arrived(world) if "today?" in each] == []
 
 
 @needs_dovecot
