@@ -121,7 +121,7 @@ def _reload_lines(reload: ReloadStatus) -> Iterator[str]:
         yield f"{last.says}, {output.format_time(last.at)}"
         yield from (f"  {line}" for line in lines[:MAX_CHANGES])
         if len(lines) > MAX_CHANGES:
-            yield f"  and {len(lines) - MAX_CHANGES} more changes"
+            yield f"  further changes: {len(lines) - MAX_CHANGES}"
 
 
 def _status_data(data: Status, up: LockOwner | None, standby: str | None, leader: str | None) -> dict[str, object]:
