@@ -108,30 +108,26 @@ def lead(lease: Leadership, store: Store) -> None:
     store.epoch = lease.epoch
 
 
-def test_status_on_a_host_without_a_daemon_shows_the_leader_as_running_while_it_has_the_lease(
+def test_status_and_logs_on_a_host_without_a_daemon_show_the_leader_as_running_while_it_has_the_lease(
     make_world: MakeWorld, address: str, postgres: PostgresServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The clock of the server decides. That of the other host may differ."""
     world = make_world(AGENT, server=address)
-    status = ["-c", str(world.config), "status"]
-    for left, expected in (("1 hour", "daemon: running on another machine, last tick"), ("-1 second", "daemon: down since")):
+
+    def output_of(command: str) -> str:
+        assert main(["-c", str(world.config), command]) == 0
+        return capsys.readouterr().out
+
+    for left, expected, has_ended in (
+        ("1 hour", "daemon: running on another machine, last tick", False),
+        ("-1 second", "daemon: down since", True),
+    ):
         postgres.query(address, LEASE_OF_LAST_BOOT.format(left))
-        assert main(status) == 0
-        assert expected in capsys.readouterr().out
+        assert expected in output_of("status")
+        assert ("ended unexpectedly" in output_of("logs")) is has_ended
     postgres.query(address, LEASE_OF_LAST_BOOT.format("1 hour"))
     world.stop()
-    assert main(status) == 0
-    assert "shut down" in capsys.readouterr().out
-
-
-def test_logs_on_a_host_without_a_daemon_show_no_end_of_the_leader_while_it_has_the_lease(
-    make_world: MakeWorld, address: str, postgres: PostgresServer, capsys: pytest.CaptureFixture[str]
-) -> None:
-    world = make_world(AGENT, server=address)
-    for left, has_ended in (("1 hour", False), ("-1 second", True)):
-        postgres.query(address, LEASE_OF_LAST_BOOT.format(left))
-        assert main(["-c", str(world.config), "logs"]) == 0
-        assert ("ended unexpectedly" in capsys.readouterr().out) is has_ended
+    assert "shut down" in output_of("status")
 
 
 def test_status_and_doctor_of_a_standby_name_the_leader(
