@@ -16,7 +16,7 @@ from scheduler.model.daemon_health import TickPart
 from scheduler.model.expected_error import ExpectedError
 from scheduler.model.outcome import AttemptResult, Failure, Kind, Outcome
 from scheduler.model.settings import Limits
-from scheduler.store import entries, outbox, runs
+from scheduler.store import entries, outbox, runs, wakes
 from scheduler.store.outbox import OutboxMessage
 from scheduler.store.transaction import Transaction
 from scheduler.system.log import log_event
@@ -112,6 +112,10 @@ def _close_unrecorded_run(tick: Tick, kind: Kind, name: str, run_id: int, error:
     if run is not None and run.id == run_id and run.state == "running":
         result = AttemptResult(Outcome.ABANDONED, Failure.EXIT, error=f"could not be recorded: {error}")
         runs.close_undeclared_run(tick.tx, kind, name, run, result)
+        if kind is Kind.HEARTBEAT:
+            wakes.return_wakes(tick.tx, run_id, tick.now + POSTPONEMENT)
+        else:
+            wakes.end_delivered_wakes(tick.tx, run_id)  # the job may have done its work
 
 
 def run_for_message(tick: Tick, message: OutboxMessage, act: Callable[[], T]) -> T | None:

@@ -78,6 +78,19 @@ def test_a_run_with_a_broken_entry_is_abandoned_and_does_not_affect_a_run_that_e
     assert "could not be recorded" in abandoned["error"]
 
 
+def test_a_wake_is_not_lost_with_the_run_whose_result_cannot_be_recorded(make_world: MakeWorld) -> None:
+    world = make_world(agent(interval="6h"))
+    world.run(minutes=20)
+    world.durations["ops"] = timedelta(minutes=1)
+    world.wake("ops", "Look at the mail queue.")
+    world.run(seconds=30)
+    right = break_stored_schedule(world, "ops")
+    world.run(minutes=5)
+    store_schedule(world, "ops", right)
+    world.run(minutes=90)
+    assert ["Look at the mail queue." in call.stdin for call in world.calls] == [False, True, True]
+
+
 def test_an_entry_that_breaks_during_its_run_does_not_stop_other_entries(make_world: MakeWorld) -> None:
     world = make_world(agent() + job(every="10m"))
     world.scripts["measure"] = lambda call: Delayed("", timedelta(minutes=1))
