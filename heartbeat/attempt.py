@@ -231,9 +231,7 @@ class _Attempt:
             failed.append(result)
             if not self.may_fall_back(result):
                 break
-        joined = _join_results(failed)
-        # What failed before it does not call for a retry that could change something twice.
-        return replace(joined, transient=failed[-1].transient) if self.may_have_changed_things(failed[-1]) else joined
+        return _join_results(failed)
 
     def begin_alternative(self, own: Agent, number: int, failed: Sequence[AttemptResult], *, is_last: bool) -> None:
         """Let the agent itself (number 0), or a fallback, be called next.
@@ -256,16 +254,11 @@ class _Attempt:
 
     def may_fall_back(self, result: AttemptResult) -> bool:
         """Whether a fallback may be called after this result: there is time, and the failure has changed nothing."""
-        if self.may_have_changed_things(result):
+        runner = self.agent.runner
+        if isinstance(runner, ModelRunner) and runner.tools and runner.tools.may_change_things and result.tool_calls:
             return False
         has_time = self.timeout - self.elapsed() >= MIN_TIME_LEFT
         return has_time and result.outcome in FAILURES and result.reason in FALLBACK_FAILURES and not is_being_cancelled()
-
-    def may_have_changed_things(self, result: AttemptResult) -> bool:
-        """Whether the model that was called last has called tools that are not only read-only ones."""
-        runner = self.agent.runner
-        has_such_tools = isinstance(runner, ModelRunner) and runner.tools is not None and runner.tools.may_change_things
-        return has_such_tools and bool(result.tool_calls)
 
     async def result_if_blocked(self) -> AttemptResult | None:
         """The result if the agent is not to be called, as far as that is known without its precheck; None if it is."""
@@ -408,6 +401,7 @@ class _Attempt:
             model_used=answer.model_used,
             calls=self.with_maximum(calls, request, prompt) if self.has_further else calls,
             tool_calls=answer.tool_calls,
+            has_changed=answer.has_changed,
             log=answer.log,
             request_id=answer.request_id,
             reminders=answer.reminders or (result.report.reminders if result.report else ()),
@@ -438,6 +432,7 @@ class _Attempt:
                 result,
                 calls=(*result.calls, *further.calls),
                 tool_calls=(*result.tool_calls, *further.tool_calls),
+                has_changed=result.has_changed or further.has_changed,
                 reminders=(*result.reminders, *further.reminders),
                 prompt=replace(result.prompt, part_sizes=further.prompt.part_sizes),
             )

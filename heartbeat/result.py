@@ -86,6 +86,7 @@ class AttemptResult:
     model_used: str | None = None
     request_id: str | None = None  # the provider's id of the last request
     tool_calls: tuple[ToolCall, ...] = ()  # the tools that the agent used
+    has_changed: bool = False  # one of them may have changed something, which another attempt could change again
     log: str | None = None  # the agent's text for the log only
     truncated: bool = False  # the answer was cut at a token limit
     report: Report | None = None  # the findings of the answer, None if it has none

@@ -246,11 +246,12 @@ class Answer:
     `transient` means that a retry may help, and `retry_after` is the delay that the server asks for. `model_used`, `tokens` and
     `cost_usd` are None if they are unknown. `later` means that the agent will send the answer in a separate request.
     `tools_ignored` counts the tools that a model tried to use although none was offered. `tool_calls` are the tools that the
-    agent has used. `log` is text for the log only. `truncated` means that the text was cut at a token limit. `not_sent` means
-    that the request was never sent and cannot have cost anything. `status` is the HTTP status of a failed request, `request_id`
-    the provider's ID of the call. `report` has the findings of a structured answer, and `text` is then the same as plain text;
-    None: the answer is a text, which may still have findings. `decision` is set if one was requested and made. `turns` are the
-    calls of a model with tools, and the usage is theirs; None: there was one call. `reminders` are those beside the `report`.
+    agent has used, and `has_changed` means that one of them may have changed something. `log` is text for the log only.
+    `truncated` means that the text was cut at a token limit. `not_sent` means that the request was never sent and cannot have
+    cost anything. `status` is the HTTP status of a failed request, `request_id` the provider's ID of the call. `report` has the
+    findings of a structured answer, and `text` is then the same as plain text; None: the answer is a text, which may still have
+    findings. `decision` is set if one was requested and made. `turns` are the calls of a model with tools, and the usage is
+    theirs; None: there was one call. `reminders` are those beside the `report`.
     """
 
     text: str = ""
@@ -264,6 +265,7 @@ class Answer:
     later: bool = False
     tools_ignored: int = 0
     tool_calls: tuple[ToolCall, ...] = ()
+    has_changed: bool = False
     log: str | None = None
     truncated: bool = False
     not_sent: bool = False

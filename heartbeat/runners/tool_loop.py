@@ -259,6 +259,7 @@ class _Conversation:
             answer,
             turns=tuple(self.turns),
             tool_calls=tuple(self.calls),
+            has_changed=self.changed is not None,
             tokens=sum(known, start=Tokens()) if known else None,
             model_used=next((turn.model_used for turn in reversed(self.turns) if turn.model_used), None),
         )

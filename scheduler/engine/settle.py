@@ -145,6 +145,9 @@ def _plan_retry(tick: Tick, entry_row: EntryRow, claim: Claim, result: AttemptRe
     if result.transient and result.retry_after and result.retry_after > LONGEST_RETRY_AFTER:
         return replace(result, outcome=Outcome.FAILED, reason=Reason.RATE_LIMITED), None
     is_cut = result.truncated and result.outcome in ANSWERED
+    # With `retry: true`, the user accepts that the work may be done twice.
+    if result.has_changed and result.reason is not Reason.POSTCHECK:
+        return result, None
     if not (result.transient or is_cut) or used > claim.entry.spec.retries or breakers.has_open_breaker(tick.tx, claim.entry):
         return result, None
     if budget_reservations.find_shortage(tick, claim.entry, first=False) is not None:

@@ -232,6 +232,24 @@ def test_an_attempt_that_may_have_changed_something_is_not_retried(make: MakeToo
 
 
 @pytest.mark.parametrize(
+    ("answer", "result"),
+    [
+        (text_answer(""), "failed"),
+        (text_answer('{"failed": "The other folder cannot be cleaned."}'), "failed"),
+        (reply(message({"type": "text", "text": "ALERT: I have cleaned"}, stop_reason="max_tokens")), "alert"),
+    ],
+)
+def test_a_try_that_may_have_changed_something_is_not_retried_because_of_its_answer(
+    make: MakeTooled, disk: ToolServer, answer: Act, result: str
+) -> None:
+    with model(CLEAN, answer, CLEAN, text_answer("HEARTBEAT_OK")) as server:
+        world = make(server, allow="clean", more=", read_only: false")
+        world.run(minutes=1)
+    assert disk.cleaned == ["/tmp"]
+    assert (world.records()[0]["result"], world.records()[0]["tries"]) == (result, 1)
+
+
+@pytest.mark.parametrize(
     ("before", "allow", "more", "outcome"),
     [
         ([LOOK], "free", "", "ok"),
