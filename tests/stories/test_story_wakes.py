@@ -579,14 +579,19 @@ def test_a_wake_survives_a_failed_run_and_a_crash(make_world: MakeWorld) -> None
 
 
 @pytest.mark.parametrize("interval", ["none", "3d"])
-def test_a_wake_at_night_starts_a_run_in_the_morning_although_a_reload_has_taken_the_slot_for_which_it_waited(
+def test_a_wake_whose_runs_failed_starts_one_at_the_time_of_the_slot_that_a_reload_has_taken_away(
     make_world: MakeWorld, interval: str
 ) -> None:
-    world = make_world(agent(interval="1h", active_hours='"08:00-22:00"') + BACKUP, start="2026-03-02 12:00")
-    world.run_until("2026-03-03 04:00")
-    world.reload(world.yaml.replace("interval: 1h", f"interval: {interval}"))
-    world.run_until("2026-03-03 08:01")
-    assert "By cron backup" in world.calls[-1].stdin
+    world = make_world(agent(interval="6h", retries="0"), scripts={"ops": lambda _: 1})
+    world.wake("ops", "Look at the mail queue.")
+    world.run(hours=2)
+    assert len(world.calls) == 4, "after three more tries it waits for the slot"
+    world.scripts["ops"] = lambda _: "HEARTBEAT_OK"
+    world.reload(world.yaml.replace("interval: 6h", f"interval: {interval}"))
+    world.run_until("2026-03-02 13:59")
+    assert len(world.calls) == 4
+    world.run_until("2026-03-02 14:01")
+    assert "Look at the mail queue." in world.calls[4].stdin
 
 
 def test_an_expired_wake_is_counted(make_world: MakeWorld) -> None:
