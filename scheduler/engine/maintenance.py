@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -24,6 +24,7 @@ from scheduler.store import (
     retention,
     runs,
 )
+from scheduler.store.runs import NeededRuns
 
 MAINTENANCE_INTERVAL = timedelta(minutes=1)
 ONE_DAY = timedelta(days=1)
@@ -67,7 +68,7 @@ class GrownHistories:
 def maintain_database(tick: Tick, state: MaintenanceState, grown: GrownHistories) -> MaintenanceState:
     """Trim the histories that have grown. Once a minute, delete old rows; if there are many, continue in the next tick."""
     kept, is_due = tick.plan.settings.history, state.is_due(tick.now)
-    needed = _needed_runs(tick) if is_due or grown.to_trim else []
+    needed = _needed_runs(tick) if is_due or grown.to_trim else NeededRuns()
     for key in grown.to_trim:
         runs.delete_surplus_runs(tick.tx, *key, kept.runs, MAX_ROWS_REMOVED, needed)
     if not is_due:
@@ -89,10 +90,11 @@ def maintain_database(tick: Tick, state: MaintenanceState, grown: GrownHistories
     return MaintenanceState(tick.now, last) if room > 0 else MaintenanceState(None, trimmed)
 
 
-def _needed_runs(tick: Tick) -> list[int]:
+def _needed_runs(tick: Tick) -> NeededRuns:
     """The runs whose records are needed, however old they are, and however many runs came after them.
 
-    A job gets the last outputs of the jobs that it names (`previous`), and the limit of an account counts the runs of a time.
+    A job gets the last outputs of the jobs that it names (`previous`), and the limits of an account and of wakes count the runs
+    of a time.
     """
     last = (runs.last_output(tick.tx.db, job, ANSWERED) for job in tick.plan.named_jobs)
     found = [each.run for each in last if each is not None]
@@ -100,7 +102,7 @@ def _needed_runs(tick: Tick) -> list[int]:
         programs = [program for each in using for program in each.programs.values() if program and program.account == account]
         longest = max(program.max_runs[1] for program in programs if program.max_runs)
         found += [start.id for each in using for start in runs.starts_within(tick.tx, each.key, longest, without=0)]
-    return found
+    return NeededRuns(found, tick.limits.wake_flood.within)
 
 
 def _remind_of_pause(tick: Tick, kind: Kind, name: str) -> None:
@@ -110,7 +112,7 @@ def _remind_of_pause(tick: Tick, kind: Kind, name: str) -> None:
         notices.send_news_of_entry(tick, entry, problem)
 
 
-def _remove_old_rows(tick: Tick, keep: timedelta, needed: Collection[int]) -> int:
+def _remove_old_rows(tick: Tick, keep: timedelta, needed: NeededRuns) -> int:
     """Delete rows that are older than their retention. Returns the number of deleted runs.
 
     Runs are deleted before messages are given up, because the message about an undelivered one refers to its run.

@@ -30,7 +30,8 @@ from scheduler.store.slot_records import UNLESS_RECORDED
 from scheduler.store.transaction import Transaction, first_time, recall
 
 PRECHECK_KEPT = 4096  # characters of a precheck's output that are kept
-BY_PROGRAMS = "kind = ? and name = ? and trigger in ('cron', 'api', 'webhook', 'reminder')"
+BY_PROGRAM = "trigger in ('cron', 'api', 'webhook', 'reminder')"
+BY_PROGRAMS = f"kind = ? and name = ? and {BY_PROGRAM}"
 
 Usage = dict[str, float | None]  # the number of calls, their cost in USD (None: unknown), and their tokens by kind
 Span = tuple[datetime, datetime]  # (after, until]; later runs are from before the clock was set back
@@ -39,8 +40,9 @@ Span = tuple[datetime, datetime]  # (after, until]; later runs are from before t
 # a message is found out at the end of its tick, so the message is still needed there. There are two queries of undelivered
 # messages: each of them has an index.
 DELETABLE = (
-    "state = 'closed' and result_due_at is null"
+    "state = 'closed' and result_due_at is null"  # noqa: S608 (literals)
     " and id not in (select cast(value as bigint) from json_each(:needed))"
+    f" and not (kind = 'heartbeat' and {BY_PROGRAM} and started_at > :flood and outcome <> 'skipped')"
     " and id not in (select run_id from outbox where state = 'pending'"
     " union all select run_id from outbox where state in ('sending', 'uncertain', 'held'))"
     " and not exists (select 1 from outbox where outbox.run_id = run.id and outbox.finished_at = :now)"
@@ -503,13 +505,25 @@ def _output_from_row(row: sqlite3.Row) -> EarlierOutput:
     return EarlierOutput(row["name"], row["id"], row["outcome"] or row["state"], row["text"] or "", at)
 
 
-def delete_old_runs(tx: Transaction, keep: timedelta, batch: int, needed: Collection[int] = ()) -> int:
+@dataclass(frozen=True, slots=True)
+class NeededRuns:
+    """The runs whose records must stay: those with these ids, and those that wakes of programs have started within `flood`."""
+
+    ids: Collection[int] = ()
+    flood: timedelta = timedelta()
+
+    def values(self, now: datetime) -> dict[str, object]:
+        """The values for `DELETABLE`."""
+        return {"now": to_millis(now), "needed": json.dumps([*self.ids]), "flood": to_millis(now - self.flood)}
+
+
+def delete_old_runs(tx: Transaction, keep: timedelta, batch: int, needed: NeededRuns) -> int:
     """Delete closed runs that ended more than `keep` ago, the oldest first, at most `batch`; returns how many.
 
-    Runs with an undelivered message or an awaited result stay, and so do those in `needed`.
+    Runs with an undelivered message or an awaited result stay, and so do those that are `needed`.
     """
     query = f"select id from run where finished_at < :old and {DELETABLE} order by finished_at limit :batch"  # noqa: S608
-    values = {"now": to_millis(tx.now), "old": to_millis(tx.now - keep), "batch": batch, "needed": json.dumps([*needed])}
+    values = needed.values(tx.now) | {"old": to_millis(tx.now - keep), "batch": batch}
     return _delete_runs(tx, tx.db.execute(query, values).fetchall())
 
 
@@ -523,8 +537,8 @@ def entries_with_surplus_runs(db: sqlite3.Connection, after: int, until: int, ru
     return [(row["id"], Kind(row["kind"]), row["name"]) for row in rows]
 
 
-def delete_surplus_runs(tx: Transaction, kind: Kind, name: str, runs: int, batch: int, needed: Collection[int] = ()) -> int:
-    """Delete all but the newest `runs` closed runs of an entry, and those in `needed`, at most `batch`; returns how many."""
+def delete_surplus_runs(tx: Transaction, kind: Kind, name: str, runs: int, batch: int, needed: NeededRuns) -> int:
+    """Delete all but the newest `runs` closed runs of an entry, and those `needed`, at most `batch`; returns how many."""
     key = (kind, name)
     place = tx.db.execute(
         "select id from run where kind = ? and name = ? order by id desc limit 1 offset ?", (*key, runs)
@@ -532,10 +546,7 @@ def delete_surplus_runs(tx: Transaction, kind: Kind, name: str, runs: int, batch
     if place is None:
         return 0
     query = f"select id from run where kind = :kind and name = :name and id <= :last and {DELETABLE} limit :batch"  # noqa: S608
-    values = {
-        "now": to_millis(tx.now), "kind": kind, "name": name, "last": place["id"], "batch": batch,
-        "needed": json.dumps([*needed]),
-    }  # fmt: skip
+    values = needed.values(tx.now) | {"kind": kind, "name": name, "last": place["id"], "batch": batch}
     return _delete_runs(tx, tx.db.execute(query, values).fetchall())
 
 

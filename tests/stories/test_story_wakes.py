@@ -517,6 +517,20 @@ def test_wakes_over_the_rate_limit_wait_until_it_allows_a_run(make_world: MakeWo
     assert "By api bot, 3 times" in next(call for call in world.calls if call.at.minute == 11).stdin
 
 
+@pytest.mark.parametrize("history", ["runs: 3", "keep: 5m"])
+def test_a_short_history_does_not_weaken_the_rate_limit(make_world: MakeWorld, history: str) -> None:
+    """Clock changes may be corrected within an hour of a start, so old records are deleted only after it."""
+    limits = f"limits: {{wake_flood: 5 per 1h, wake_gap: 1s}}\nhistory: {{{history}}}\n"
+    world = make_world(limits + agent(interval="none"))
+    world.run(minutes=70)
+    for _ in range(20):
+        world.wake("ops", "look")
+        world.run(minutes=2)
+    assert len(world.calls) == 5
+    world.run(hours=3)
+    assert len(world.records()) <= 3
+
+
 def test_a_wake_that_arrives_with_a_slot_joins_its_run(make_world: MakeWorld) -> None:
     world = make_world(agent(interval="1h"))
     world.run(minutes=59, seconds=59)
