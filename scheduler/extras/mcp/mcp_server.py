@@ -374,7 +374,9 @@ class McpEndpoint:
         """The handler of the SDK. It runs in a task of its own until the server's loop ends."""
         async with self._start:
             if self._handle is None:
-                server = build_server(lambda context: _InnerApi(self._app_state, context.request.scope["caller"]))
+                server = build_server(
+                    lambda context: _InnerApi(self._app_state, context.request.scope["caller"], context.request.headers)
+                )
                 manager = StreamableHTTPSessionManager(
                     server, json_response=True, stateless=True, max_request_body_size=MAX_REQUEST
                 )
@@ -393,16 +395,20 @@ async def _keep_running(manager: StreamableHTTPSessionManager, ready: asyncio.Ev
 
 @dataclass(frozen=True, slots=True)
 class _InnerApi:
-    """Performs requests within the daemon, for a caller that the server has checked already."""
+    """Performs requests within the daemon, for a caller that the server has checked already.
+
+    `headers` are those of the call, which may name the run that it comes from.
+    """
 
     app_state: AppState
     caller: Caller
+    headers: Headers
 
     async def __call__(
         self, endpoint: str, subject: str | None = None, sent: Mapping[str, object] | None = None
     ) -> dict[str, object]:
         path = {} if subject is None else {ENDPOINTS[endpoint].subject or "name": subject}
-        request = ApiRequest(self.app_state, self.caller, path, {}, Headers())
+        request = ApiRequest(self.app_state, self.caller, path, {}, self.headers)
         try:
             operation = parse_operation(ENDPOINTS[endpoint].operation, sent or {})
             answer: ResponseBody = await perform(request, endpoint, operation)

@@ -60,11 +60,13 @@ def daemon(tmp_path: Path) -> Iterator[WebDaemon]:
         yield running
 
 
-def talk(daemon: WebDaemon, token: str, use: Callable[[Client], Awaitable[Any]], mode: str = "auto") -> Any:
-    """Connect with a token, and use the client."""
+def talk(
+    daemon: WebDaemon, token: str, use: Callable[[Client], Awaitable[Any]], mode: str = "auto", more: Mapping[str, str] = {}
+) -> Any:
+    """Connect with a token, and with more headers, and use the client."""
 
     async def run() -> Any:
-        headers = {"Authorization": f"Bearer {TOKENS.get(token, token)}"}
+        headers = {"Authorization": f"Bearer {TOKENS.get(token, token)}", **more}
         async with httpx2.AsyncClient(headers=headers, verify=NO_TLS) as http:
             transport = streamable_http_client(f"{daemon.server.url}/mcp", http_client=http)
             async with Client(transport, mode=mode) as client:  # type: ignore[arg-type]
@@ -157,6 +159,18 @@ def test_an_agent_that_mutes_itself_until_something_changes_is_heard_again_after
     daemon.world.scripts["ops"] = lambda call: "[disk!] 97 %\n[mail!] 300 wait"
     daemon.do(lambda: daemon.world.run(minutes=30))
     assert daemon.get("/api/v1/agents/ops", TOKENS["self"]).data["muted"] is None
+
+
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+def test_an_agent_cannot_wake_itself_from_within_its_run(daemon: WebDaemon, mode: str) -> None:
+    row = (
+        "insert into run (kind, name, slot, trigger, state, owner, started_at)"
+        " values ('heartbeat', 'ops', 1, 'api', 'running', 'x', 1)"
+    )
+    run = daemon.do(lambda: daemon.world.store.connection.execute(row).lastrowid)
+    its_run = {"X-Heartbeatd-Run": f"x/{run}"}
+    found = talk(daemon, "self", lambda client: client.call_tool("test", {"agent": "ops"}), mode, its_run)
+    assert (found.is_error, found.content[0].text) == (True, "agent 'ops' cannot wake itself from within its own run")
 
 
 def test_an_agent_changes_its_own_interval(daemon: WebDaemon) -> None:
