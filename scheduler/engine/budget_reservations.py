@@ -223,7 +223,7 @@ def _amount_of_call(prices: Mapping[str, Price], most: Amount, call: Call, day: 
         return NO_USAGE if call.is_free else _maximum_of_call(prices, most, call)
     tokens = call.tokens.total if call.tokens else 0
     usd = call_cost(prices, call, day)
-    is_unreported = call.cost_usd is None and not tokens and bool(most.tokens or most.nanos)
+    is_unreported = call.cost_usd is None and not tokens
     if is_unreported or (most.nanos and usd is None):
         return _maximum_of_call(prices, most, call)
     return Amount(usd_to_nanos(usd or 0.0), tokens)

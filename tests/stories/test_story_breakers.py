@@ -14,7 +14,7 @@ from servers.messages import Models, error_answer, message, text, text_answer
 from servers.scripted import Act, Request, Server, hang_up, reply
 from test_story_explain import explained_entry
 from test_story_models import config, decides
-from world import MakeWorld, World
+from world import Delayed, MakeWorld, World
 
 from heartbeatd.verbs import Cancel, Mute, NoteActivity, ReportResult
 from scheduler.cli.main import main
@@ -224,7 +224,19 @@ def test_an_agent_whose_probe_failed_waits_for_the_probe_of_the_next_agent(make_
         world.run(minutes=20)
     assert [line[6:] for line in world.history("a")] == ["08:00 interval failed auth", "08:30 interval ok heartbeat_ok"]
     assert [line[6:] for line in world.history("b")][1:] == ["08:31 interval ok heartbeat_ok"]
-    assert world.records("a")[1]["finished_at"] >= world.records("b")[1]["finished_at"]
+    assert world.records("a")[1]["started_at"] == world.records("b")[1]["finished_at"]
+
+
+def test_an_agent_that_waits_for_the_probe_of_another_one_starts_as_soon_as_that_has_made_no_call(make_world: MakeWorld) -> None:
+    """It does not wait until it looks again in 30 seconds."""
+    with Server([NO_KEY, OK]) as server:
+        yaml = fleet(server.url, "a", "b", b="stagger: 5m, precheck: {command: ./check.sh}")
+        world = make_world(yaml, environ={"KEY": KEY})
+        world.prechecks["b"] = lambda _: Delayed("NO_WORK", timedelta(minutes=2, seconds=7))
+        world.run(minutes=40)
+    (_, waited), (_, probe) = world.records("a"), world.records("b")
+    assert (waited["why"], probe["why"]) == ("heartbeat_ok", "precheck")
+    assert waited["started_at"] == probe["finished_at"]
 
 
 def test_the_probe_does_not_wait_for_an_agent_that_is_paused(make_world: MakeWorld) -> None:

@@ -169,6 +169,15 @@ def test_a_plausible_usage_is_charged_as_reported(make_world: MakeWorld) -> None
     assert used_today(world, "tokens_per_day") == 157
 
 
+@pytest.mark.parametrize(("prompt", "answer", "charged"), [(127, 30, 157), (0, 0, 3500)])
+def test_a_model_without_a_price_is_charged_by_its_tokens(make_world: MakeWorld, prompt: int, answer: int, charged: int) -> None:
+    usage = {"prompt_tokens": prompt, "completion_tokens": answer}
+    with Server([reply(completions.completion("HEARTBEAT_OK", usage=usage))]) as server:
+        world = make_world(re.sub("prices: .*", "prices: {}", model_agent(server.url, "{tokens_per_day: 10k}")))
+        world.run(minutes=1)
+    assert world.records()[0]["charged"] == {"usd": 0, "tokens": charged}
+
+
 def test_an_impossible_usage_does_not_stop_the_agent(make_world: MakeWorld) -> None:
     usage = {"prompt_tokens": 10**9, "completion_tokens": 10**9}
     with Server([reply(completions.completion("HEARTBEAT_OK", usage=usage))] * 5) as server:
