@@ -527,6 +527,30 @@ def test_a_run_skipped_by_its_budget_names_the_limit_and_when_it_resets(make_wor
     )
 
 
+@pytest.mark.parametrize(("names", "others"), [("abc", ""), ("abcd", ", others 1")])
+def test_a_used_up_budget_names_three_agents_and_what_others_have_used(make_world: MakeWorld, names: str, others: str) -> None:
+    beat = '{runner: {kind: command, argv: [agent]}, heartbeat: {interval: 1h, stagger: 0s, checklist: "- look\\n", deliver: log}}'
+    agents = ", ".join(f"{name}: {beat}" for name in names)
+    world = make_world(f"limits: {{budget: {{runs_per_day: {len(names)}}}}}\nagents: {{{agents}}}\n")
+    world.run(minutes=61)
+    assert (world.records("a")[-1]["error"] or "").endswith(f"; used by agent/a 1, agent/b 1, agent/c 1{others}")
+
+
+def test_a_retry_counts_as_no_further_run(make_world: MakeWorld) -> None:
+    with Server([reply({}, 500), completions.text_answer("HEARTBEAT_OK")]) as server:
+        world = make_world(model_agent(server.url, "{runs_per_day: 1}", retries="1"))
+        world.run(minutes=2)
+    assert [(row["result"], row["tries"]) for row in world.records()] == [("ok", 2)]
+
+
+def test_a_call_of_unknown_usage_is_charged_at_the_price_of_writing_to_a_cache(make_world: MakeWorld) -> None:
+    with Server([reply(completions.completion("HEARTBEAT_OK", usage=None))]) as server:
+        yaml = model_agent(server.url, "{usd_per_day: 1}").replace("cache_write: 2.0", "cache_write: 2.5")
+        world = make_world(yaml)
+        world.run(minutes=1)
+    assert world.records()[0]["charged"]["usd"] == pytest.approx((3000 * 2.5 + 500 * 10) / 1e6)
+
+
 def test_the_shares_of_the_first_of_two_limits_that_are_used_up_are_named(make_world: MakeWorld) -> None:
     limits = "limits: {budget: {usd_per_day: 0.08, runs_per_day: 2}}\n"
     world = make_world(limits + program_agent("{usd_per_try: 0.04}"), start="2026-03-02 08:00")

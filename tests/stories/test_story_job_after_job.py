@@ -158,10 +158,11 @@ def test_skipped_and_cancelled_runs_of_the_first_job_start_nothing(make_world: M
     assert not world.records("verify")
 
 
-def test_a_quiet_answer_of_the_first_job_is_a_success(make_world: MakeWorld) -> None:
+@pytest.mark.parametrize("strips", [True, False])
+def test_a_quiet_answer_of_the_first_job_is_a_success(make_world: MakeWorld, strips: bool) -> None:
     text = (
         "agents: {ops: {runner: {kind: command, argv: [a]}, heartbeat: {interval: none}}}\n"
-        "cron:\n  look: {every: 1h, prompt: Look., agent: ops, ok_match: edges}\n"
+        f"cron:\n  look: {{every: 1h, prompt: Look., agent: ops, ok_match: edges, strip_reasoning: {str(strips).lower()}}}\n"
         "  next: {after: look, prompt: Go on., agent: ops, previous: true}\n"
     )
     world = make_world(
@@ -171,7 +172,7 @@ def test_a_quiet_answer_of_the_first_job_is_a_success(make_world: MakeWorld) -> 
     prompt = world.calls[-1].stdin
     assert "The cron job look, which this one follows, ended at 2026-03-02 10:00: ok. Its output follows." in prompt
     assert "HEARTBEAT_OK" in prompt
-    assert "secret thoughts" not in prompt
+    assert ("secret thoughts" in prompt) is not strips
     assert "The last successful run of this job ended at 2026-03-02 09:00: ok." in prompt
     assert "did it" in prompt
     assert world.records("next")[1]["prompt_parts"][2]["name"] == "input"
