@@ -1049,7 +1049,7 @@ def describe_form(form: Form) -> str:
     if "x-form" in form:
         return str(form["x-form"])
     if "const" in form or "enum" in form:
-        return " \\| ".join(f"`{word}`" for word in form.get("enum") or [form["const"]])
+        return ", ".join(f"`{word}`" for word in form.get("enum") or [form["const"]])
     if form.get("type") == "boolean":
         return "boolean"
     if form.get("type") == "integer":
