@@ -69,8 +69,9 @@ class _EventStream(Response):
             if text:
                 await send({"type": "http.response.body", "body": text.encode(), "more_body": True})
             text = ""
-            # After a reload the token may no longer be valid. The reader connects again, and its token is checked again.
-            if self._feed.is_closed or any(event.name == "reloaded" for event in events):
+            # After a reload, which may be among missing events, the token may no longer be valid. The reader connects again, and
+            # its token is checked again.
+            if self._feed.is_closed or is_behind or any(event.name == "reloaded" for event in events):
                 return
             if len(events) < MAX_CHUNK and not await self._wait_for_news(news):
                 text = ": nothing new\n\n"

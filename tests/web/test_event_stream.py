@@ -6,7 +6,7 @@ import asyncio
 import http.client
 import json
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableMapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,13 +14,16 @@ from typing import Any
 
 import pytest
 from patience import PATIENCE
+from starlette.datastructures import Headers
 from web_daemon import CONFIG, TOKENS, WebDaemon
 
 from heartbeatd.verbs import Pause
 from scheduler.engine.effects import VerbRequest
-from scheduler.model.events import AttemptStarted
+from scheduler.model.events import AttemptStarted, SettingsApplied
 from scheduler.model.timestamps import iso_utc
 from scheduler.telemetry import event_feed
+from scheduler.web import event_stream
+from scheduler.web.api_request import ApiRequest, Caller
 from scheduler.web.connection_timeouts import ClientTimeouts
 
 CHIEF, READER, WAKER, OPSMAN = (TOKENS[name] for name in ("chief", "reader", "waker", "opsman"))
@@ -212,6 +215,27 @@ def test_a_reader_that_never_reads_is_dropped_and_others_go_on(tmp_path: Path) -
             seen += event_feed.MAX_CHUNK
             assert seen < 50_000
         assert seen > 20  # the buffers of the system were full before
+
+
+def test_the_stream_of_a_reader_that_has_missed_a_reload_ends_too(daemon: WebDaemon) -> None:
+    run(daemon)
+    [event, *_] = daemon.world.events_of(AttemptStarted)
+    sent: list[str] = []
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        sent.append(message.get("body", b"").decode())
+        if len(sent) == 2:  # the beginning of the stream
+            daemon.feed.publish(SettingsApplied(daemon.settings))
+            for _ in range(event_feed.KEPT_EVENTS):
+                daemon.feed.publish(event)
+
+    async def read() -> None:
+        caller = Caller("reader", frozenset(["read"]))
+        response = event_stream.stream_events(ApiRequest(daemon.app_state, caller, {}, {}, Headers()))
+        await asyncio.wait_for(response({}, asyncio.Event().wait, send), PATIENCE)  # type: ignore[arg-type]
+
+    asyncio.run(read())
+    assert "event: gap" in sent[2]
 
 
 def test_the_stop_of_the_server_ends_the_streams(tmp_path: Path) -> None:
