@@ -30,7 +30,7 @@ from scheduler.insight.reload_history import EntryChange
 from scheduler.insight.slot_history import SlotGroup, SlotResult
 from scheduler.model import entry_schedule, prompt_cache
 from scheduler.model.entry import Key
-from scheduler.model.outcome import ANSWERED, DeliveryState, Kind, Outcome, Suppression, Trigger
+from scheduler.model.outcome import ANSWERED, DeliveryState, Kind, Outcome, Skip, Suppression, Trigger
 from scheduler.model.problem import DAEMON, NEWS, PROVIDER, Effect, Problem
 from scheduler.model.timestamps import MILLISECOND
 from scheduler.store import cost_history, outbox, problems, run_history, runs, wakes
@@ -184,7 +184,7 @@ def _cache_fact(explained: ExplainedEntry) -> answers.Fact:
 def _slot_fact(label: str, explained: ExplainedEntry, slot: SlotResult | None) -> answers.Fact:
     if slot is None:
         return _fact(label, "none", "none")
-    run = _run_of(explained, slot)
+    run = None if slot.cause.code == Skip.MISSED else _run_of(explained, slot)  # the cause has its error
     error = f": {run.error}" if run and run.result == Outcome.SKIPPED and run.error else ""
     when = f"{explained.times.exactly(slot.at)}: " if slot.count else ""
     says = f"{when}{slot.cause.text}{error}" + (f" (run {slot.run_id})" if slot.run_id else "")

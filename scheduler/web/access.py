@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Annotated, TypeVar, get_args, get_origin, get_type_hints
 
-from heartbeatd.answers import SHARED, EntryBody, EntryPart, Problem, ResponseBody, SharedBody
+from heartbeatd.answers import SHARED, EntryBody, EntryPart, Problem, ResponseBody, RunSummary, SharedBody
 from heartbeatd.operations import Concern, Permission
 from scheduler.config.file.diagnostics import ConfigError, Diagnostic
 from scheduler.config.file.marked_yaml import dotted_path
 from scheduler.config.keys.models import Agent
 from scheduler.model.entry import Key
-from scheduler.model.outcome import Kind
+from scheduler.model.outcome import Kind, Skip
 from scheduler.store import overviews
 from scheduler.store.database import parse_row_id
 from scheduler.web.api_request import ApiRequest, Caller, check_permission
@@ -108,6 +108,8 @@ def _cut_model(value: AnAnswer, caller: Caller) -> AnAnswer:
         for name in type(value).model_fields
         if name in value.model_fields_set
     }
+    if isinstance(value, RunSummary) and value.why == Skip.MISSED:  # the error names the runs that were in progress
+        kept["error"] = None
     return type(value).model_construct(value.model_fields_set, **kept)
 
 

@@ -15,6 +15,7 @@ from loops import loop_over
 from prometheus_client.parser import text_string_to_metric_families
 from test_story_explain import fact_of
 from web_daemon import CONFIG, TEXT, TOKENS, WebDaemon
+from world import Delayed
 
 from heartbeatd.operations import FORMER_KEYS
 from heartbeatd.verbs import Wake
@@ -278,6 +279,24 @@ def test_a_wake_by_the_command_line_is_manual(daemon: WebDaemon) -> None:
 def test_no_other_token_can_claim_to_be_the_command_line(daemon: WebDaemon) -> None:
     daemon.post("/api/v1/agents/ops/wake", token=CHIEF, X_Heartbeatd_Source="cli")
     assert [wake[2:4] for wake in wakes(daemon)] == [("api", "chief")]
+
+
+def test_a_token_for_some_agents_does_not_see_which_other_runs_held_the_places(tmp_path: Path) -> None:
+    yaml = CONFIG.replace("deliver: log}\ncron:", "deliver: log, timeout: 2h}\ncron:") + "limits: {concurrency: 1}\n"
+    with WebDaemon(tmp_path, yaml) as daemon:
+        daemon.world.scripts["web"] = lambda _: Delayed("HEARTBEAT_OK", timedelta(minutes=70))
+        daemon.do(lambda: daemon.world.run(minutes=125))
+        (missed,) = daemon.get("/api/v1/runs?name=ops&why=missed", READER).data["runs"]
+        assert missed["error"].startswith("limits.concurrency (1) was reached by agent/web")
+        for path in (
+            f"runs/{missed['id']}",
+            "runs?name=ops",
+            "status",
+            "agents/ops",
+            "explain",
+            "explain/ops?at=2026-03-02T09:00:00Z",
+        ):
+            assert "web" not in daemon.get(f"/api/v1/{path}", OPSMAN).body.decode()
 
 
 def test_an_agent_cannot_wake_itself_from_within_its_run(daemon: WebDaemon) -> None:
