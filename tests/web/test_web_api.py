@@ -272,7 +272,7 @@ def test_a_wake_by_the_command_line_is_manual(daemon: WebDaemon) -> None:
     daemon.post("/api/v1/cron/measure/run", token=daemon.token, X_Heartbeatd_Source="cli")
     assert [wake[:4] for wake in wakes(daemon)] == [
         (Kind.HEARTBEAT, "ops", "manual", "command"),
-        ("cron", "measure", "manual", "manual"),
+        ("cron", "measure", "manual", "command"),
     ]
 
 
