@@ -25,7 +25,7 @@ from scheduler.model.entry import Entry
 from scheduler.model.local_days import local_text
 from scheduler.model.message import Button, DeliveryResult
 from scheduler.model.outcome import Kind, Trigger
-from scheduler.model.problem import DAEMON, EndedBy, State, Subject
+from scheduler.model.problem import DAEMON, EndedBy, Problem, State, Subject
 from scheduler.model.settings import LAST_TARGET, Channel, OnUncertain, Target
 from scheduler.store import outbox, problems, questions
 from scheduler.store.outbox import NO_RUN, HeldMessage, Hold, Origin, OutboxMessage
@@ -178,19 +178,33 @@ def _lines_still_due(tick: Tick, message: HeldMessage) -> Iterator[str]:
     """The lines of a message, without those about problems of which a later message says more, or nothing is to be said."""
     is_kept = True
     for line in message.text.splitlines():
-        found = NUMBER_OF_PROBLEM.search(line)
-        if found:
-            is_kept = _is_still_due(tick, message, line, int(found[1]))
+        if NUMBER_OF_PROBLEM.search(line):
+            is_kept = _is_still_due(tick, message, line)
         elif not line.strip():
             is_kept = True  # the text without a key begins after an empty line
         if is_kept:
             yield line
 
 
-def _is_still_due(tick: Tick, message: HeldMessage, line: str, number: int) -> bool:
-    problem = problems.get_problem(tick.tx.db, number)
-    if problem is None or f" {problem.subject} {problem.label}: " not in line:
-        return True  # the line only looks like one about a problem
+def open_problems_in(tick: Tick, message: HeldMessage) -> list[Problem]:
+    """The open problems that the lines of a notification are about, also those of which later ones have said more."""
+    named = [each for line in message.text.splitlines() if (each := _problem_of_line(tick, line)) and each.over_at is None]
+    # An agent's own words may name problems of others.
+    own = [each for each in named if message.notice is not None or each.subject[:2] == (message.kind, message.name)]
+    return [*{each.id: each for each in own}.values()]
+
+
+def _problem_of_line(tick: Tick, line: str) -> Problem | None:
+    """The problem that a line is about; None if it only looks like that."""
+    found = NUMBER_OF_PROBLEM.search(line)
+    problem = problems.get_problem(tick.tx.db, int(found[1])) if found else None
+    return problem if problem is not None and f" {problem.subject} {problem.label}: " in line else None
+
+
+def _is_still_due(tick: Tick, message: HeldMessage, line: str) -> bool:
+    problem = _problem_of_line(tick, line)
+    if problem is None:
+        return True
     is_last = any(last.message_id == message.first_sent_id for last in problem.notices.values())
     # A person who wants it again gets it as long as the problem is open, whatever was sent meanwhile.
     is_wanted = outbox.REPEATS.match(message.notice or "") is not None and problem.over_at is None

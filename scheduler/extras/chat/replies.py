@@ -9,6 +9,7 @@ from zoneinfo import ZoneInfo
 
 from heartbeatd.operations import parse_span
 from heartbeatd.verbs import CloseProblem, Wake
+from scheduler.engine.delivery import open_problems_in
 from scheduler.engine.effects import Sender, VerbRequest
 from scheduler.engine.questions import answer_question
 from scheduler.engine.tick_items import Refused, Tick
@@ -144,7 +145,7 @@ class ReplyToMessage:
         return VerbRequest(Wake(text=told), (Kind.HEARTBEAT, agent), person)(tick).says
 
     def _close(self, tick: Tick, whole: HeldMessage, person: Sender) -> str:
-        found = problems.problems_in_message(tick.tx.db, whole.first_sent_id)
+        found = problems.problems_in_message(tick.tx.db, whole.first_sent_id) or open_problems_in(tick, whole)
         if not found:
             raise Refused("not_found", "this message is about no open problem")
         return "; ".join(VerbRequest(CloseProblem(), each.id, person)(tick).says for each in found)

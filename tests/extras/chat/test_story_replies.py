@@ -97,6 +97,15 @@ def test_done_closes_every_problem_of_a_message(chat: Chat) -> None:
     assert {world.problem(key).over_at for key in ("mail", "tls")} == {world.clock.now}
 
 
+def test_done_closes_the_problem_of_a_message_although_a_reminder_came_later(chat: Chat) -> None:
+    world = chat.world
+    world.scripts["ops"] = lambda _: "[disk] 92 %"
+    world.run(minutes=25 * 60)
+    assert len([text for text in chat.phone.texts if "ops disk" in text]) == 2
+    say(chat, "done", 0)
+    assert world.problem("disk").over_at == world.clock.now
+
+
 def test_two_replies_before_the_agent_runs_are_both_in_its_prompt(chat: Chat) -> None:
     chat.phone.reply("first question", 0)
     chat.phone.reply("second question", 0)
