@@ -19,7 +19,7 @@ from scheduler.model.events import SettingsApplied
 from scheduler.model.outcome import Kind, Skip, Trigger
 from scheduler.model.timestamps import MILLISECOND
 from scheduler.model.wake import Wake
-from scheduler.store import boots, breakers, config_history, entries, problems, runs, slot_records
+from scheduler.store import boots, breakers, config_history, entries, outbox, problems, runs, slot_records
 from scheduler.store.transaction import Transaction
 from scheduler.system.log import log_event
 from scheduler.work.plan import Plan
@@ -39,6 +39,7 @@ def adopt_plan(tick: Tick, plan: Plan, event: ConfigEvent | None = None) -> None
         config_history.record_config_event(tick.tx, event)
     breakers.allow_probes_now(tick.tx)
     wake_starts.retry_blocked_runs_and_wakes(tick, other_config=True)
+    outbox.reconsider_hours(tick.tx)
     tick.tx.report(SettingsApplied(plan.settings))
 
 

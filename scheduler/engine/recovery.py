@@ -27,7 +27,7 @@ from scheduler.model.entry_row import EntryRow
 from scheduler.model.events import RunRecovered, StaleResultDropped
 from scheduler.model.outcome import AttemptResult, Failure, Kind, Outcome, Reason, Skip, Trigger
 from scheduler.model.wake import Wake
-from scheduler.store import boots, breakers, config_history, entries, runs, slot_records
+from scheduler.store import boots, breakers, config_history, entries, outbox, runs, slot_records
 from scheduler.system.log import log_event
 from scheduler.work.executor import Interrupted
 
@@ -76,6 +76,7 @@ def recover(tick: Tick, boot: boots.Boot, left: LeftRuns, *, at_once: bool, chan
     breakers.allow_probes_now(tx)  # a new key may be the reason for the restart
     plan_sync.sync_entries(tick, {}, at_once=at_once)
     wake_starts.retry_blocked_runs_and_wakes(tick, other_config=True)
+    outbox.reconsider_hours(tx)
     _wake_boot_jobs(tick)
     if slots_may_differ:
         for entry_row in entries.all_entries(tx.db):

@@ -298,6 +298,16 @@ def hold_message(tx: Transaction, message: HeldMessage, hold: Hold, note: str | 
     _change_held(tx, message, note, "awaits = ?, not_before = ?", json.dumps(hold.agents), to_millis(hold.until))
 
 
+def reconsider_hours(tx: Transaction) -> None:
+    """Decide anew on the messages that wait for hours, which may have changed; not on those that a person wants at a time."""
+    if is_any_held(tx.db):
+        tx.db.execute(
+            "update outbox set not_before = ? where state = 'pending' and awaits = ? and merged_into is null and attempts = 0"
+            " and not_before > ? and coalesce(notice, '') not like 'again %'",
+            (to_millis(tx.now), FOR_HOURS, to_millis(tx.now)),
+        )
+
+
 def release_message(tx: Transaction, message: HeldMessage, note: str | None) -> None:
     """Send a delayed message. Its time to be delivered begins now."""
     _change_held(tx, message, note, "awaits = null, not_before = ?, created_at = ?", to_millis(tx.now), to_millis(tx.now))
