@@ -247,7 +247,8 @@ def start_wakes_without_slot(tick: Tick, entry: Entry, before: EntryRow, after: 
 def refused_until(tick: Tick, entry: Entry) -> datetime | None:
     """Until when a provider or budget would refuse the next run; None if neither would."""
     lacking = budget_reservations.find_shortage(tick, entry, first=True)
-    ends = (breakers.next_probe_at(tick.tx, entry), lacking.ends_at if lacking else None)
+    room_at = [each.ends_at if each else None for each in budget_reservations.account_shortages(tick, entry)]
+    ends = (breakers.next_call_at(tick.tx, entry, room_at), lacking.ends_at if lacking else None)
     return max((end for end in ends if end is not None), default=None)
 
 

@@ -12,6 +12,7 @@ import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import zip_longest
 
 from heartbeat.slots import stagger_for
 from scheduler.model.circuit import (
@@ -93,10 +94,15 @@ def may_close_soon(tx: Transaction, planned: PlannedEntries, entry: Entry) -> bo
     return any(all(breaker.probe_at <= tx.now or _is_probed(tx, breaker) for breaker in each) for each in refusing)
 
 
-def next_probe_at(tx: Transaction, entry: Entry) -> datetime | None:
-    """When all open breakers of this entry, or of a fallback, may be probed; None if they may be probed now."""
-    found = _open_breakers_by_alternative(tx, entry)
-    times = [max((at for each in breakers if (at := probe_time(each, entry)) > tx.now), default=None) for breakers in found]
+def next_call_at(tx: Transaction, entry: Entry, room_at: Sequence[datetime | None] = ()) -> datetime | None:
+    """When this entry, or a fallback, may be called because all its open breakers may be probed; None if one may be now.
+
+    `room_at` says of each when its account has room for a run (None: now; empty: all have room).
+    """
+    times = []
+    for breakers, at in zip_longest(_open_breakers_by_alternative(tx, entry), room_at, fillvalue=None):
+        waits = [probe_time(each, entry) for each in breakers or ()] + ([at] if at else [])
+        times.append(max((each for each in waits if each > tx.now), default=None))
     return None if None in times else min(at for at in times if at is not None)
 
 

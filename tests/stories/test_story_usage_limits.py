@@ -370,6 +370,23 @@ agents: {{ops: {{runner: {{kind: command, argv: [claude], {own}}}, fallbacks: [{
     assert [f"{call.at:%H} {call.argv[0]}" for call in world.calls][:3] == ["08 claude", "08 backup", "10 claude"]
 
 
+def test_a_wake_waits_for_the_end_of_a_limit_or_for_room_whichever_comes_first(make_world: MakeWorld) -> None:
+    yaml = f"""
+runners: {{backup: {{kind: command, argv: [backup]}}}}
+agents: {{ops: {{runner: {{kind: command, {SPREAD}}}, fallbacks: [{{runner: backup}}], heartbeat: {{{BEAT}}}}}}}
+""".replace("interval: 30m", "interval: none").replace("3 per 2h", "1 per 12h")
+
+    def agent(call: AgentCall) -> Any:
+        if call.argv[0] == "claude":
+            return failed("", "down")
+        return failed("You've hit your usage limit. try again in 2 hours") if call.at.hour < 10 else QUIET
+
+    world = make_world(yaml, scripts={"ops": agent})
+    world.wake("ops", "a mail has come")
+    world.run(minutes=130)
+    assert [row["why"] for row in world.records("ops")] == ["exit", "heartbeat_ok"]
+
+
 @pytest.mark.parametrize(
     "limits", [(SPREAD, "argv: [/opt/bin/claude, -p], account: team"), ("argv: [claude, -p], account: team", SPREAD)]
 )
