@@ -50,9 +50,9 @@ def add_job(draft: Draft, node: Node, shape: JobShape) -> Part | None:
     job = draft.part(f"cron.{draft.free_name('cron', named.text or shape.fallback_name, 'job')}")
     draft.set_value(job.path, {})
     draft.note_entry(node, job)
+    job.apply((Rule("enabled", "enabled", value_converters.boolean, decides=True),), node)
     if draft.jobs_off:
         job.put("enabled", draft.jobs_off, False)
-    job.apply((Rule("enabled", "enabled", value_converters.boolean, decides=True),), node)
     try:
         _put_schedule(job, node, shape)
         _put_action(job, node, shape)

@@ -128,6 +128,12 @@ def test_jobs_of_an_agent_whose_heartbeat_is_off_are_kept() -> None:
     assert imported.data["cron"]["a"]["prompt"] == "Go."
 
 
+def test_jobs_stay_off_whatever_each_says_if_all_are_switched_off() -> None:
+    config, enabled = "{cron: {enabled: false}}", {"name": "a", "enabled": True}
+    imported = import_text("openclaw", openclaw__json=config, jobs__json=jobs(enabled, {"name": "b"}))
+    assert {name: job["enabled"] for name, job in imported.data["cron"].items()} == {"a": False, "b": False}
+
+
 def test_a_job_calls_the_agent_that_it_names_also_if_only_the_job_is_imported() -> None:
     imported = import_text("openclaw", jobs__json=jobs({"name": "a", "agentId": "ops"}, {"name": "b"}))
     argv = {name: agent["runner"]["argv"][-1] for name, agent in imported.data["agents"].items()}
