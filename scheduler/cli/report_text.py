@@ -172,9 +172,9 @@ def _trend_sentences(report: Report) -> Iterator[str]:
 
 
 def _top_entry_sentences(report: Report) -> Iterator[str]:
-    """The most expensive entry, and the entry with the most alerts."""
+    """The most expensive entry with the most expensive of its runs, and the entry with the most alerts."""
     entries = report.entries
-    if dearest := report.totals.dearest_run:
+    if entries and (dearest := entries[0].dearest_run):
         alone = f"run {dearest.id} alone {format_usd(dearest.cost_usd)}"
         yield f"Most expensive: {output.entry_label(entries[0])} ({format_usd(entries[0].cost_usd)}; {alone})."
     loudest = max(entries, key=lambda each: each.said, default=None)

@@ -74,6 +74,13 @@ def test_each_entry_has_totals_and_the_most_expensive_comes_first(store: Store) 
     assert totals["dearest_run"] == {"id": 3, "cost_usd": 2.5}
 
 
+def test_the_most_expensive_entry_is_named_with_a_run_of_its_own(store: Store) -> None:
+    for minute in range(3):
+        add_run(store, NOON - WEEK / 2 + timedelta(minutes=minute), "ok", name="dear", cost_usd=1.0 + minute)
+    add_run(store, NOON - WEEK / 2, "ok", name="once", cost_usd=4.0)
+    assert "Most expensive: agent/dear ($6.00; run 3 alone $3.00)." in report.format_summary(week_of(store)).replace("\n", " ")
+
+
 @pytest.mark.parametrize(
     ("ended_at", "counts"),
     [(NOON - WEEK, 1), (NOON - WEEK - timedelta(seconds=1), 0), (NOON, 0), (NOON - timedelta(seconds=1), 1)],
