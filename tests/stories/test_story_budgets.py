@@ -529,7 +529,9 @@ def test_a_run_skipped_by_its_budget_names_the_limit_and_when_it_resets(make_wor
 
 @pytest.mark.parametrize(("names", "others"), [("abc", ""), ("abcd", ", others 1")])
 def test_a_used_up_budget_names_three_agents_and_what_others_have_used(make_world: MakeWorld, names: str, others: str) -> None:
-    beat = '{runner: {kind: command, argv: [agent]}, heartbeat: {interval: 1h, stagger: 0s, checklist: "- look\\n", deliver: log}}'
+    beat = (
+        '{runner: {kind: command, argv: [agent]}, heartbeat: {interval: 1h, stagger: 0s, checklist: "- look\\n", deliver: log}}'
+    )
     agents = ", ".join(f"{name}: {beat}" for name in names)
     world = make_world(f"limits: {{budget: {{runs_per_day: {len(names)}}}}}\nagents: {{{agents}}}\n")
     world.run(minutes=61)
