@@ -43,6 +43,7 @@ DELETABLE = (
     "state = 'closed' and result_due_at is null"  # noqa: S608 (literals)
     " and id not in (select cast(value as bigint) from json_each(:needed))"
     f" and not (kind = 'heartbeat' and {BY_PROGRAM} and started_at > :flood and outcome <> 'skipped')"
+    " and id not in (select after_run from wake where state in ('waiting', 'taken') and after_run is not null)"
     " and id not in (select run_id from outbox where state = 'pending'"
     " union all select run_id from outbox where state in ('sending', 'uncertain', 'held'))"
     " and not exists (select 1 from outbox where outbox.run_id = run.id and outbox.finished_at = :now)"

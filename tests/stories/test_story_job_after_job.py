@@ -16,7 +16,7 @@ from test_story_explain import explained_entry, fact_of, records_of
 from world import DatabaseOf, Delayed, MakeWorld, World, run_until_crash, utc
 
 from heartbeat.runners import ProcessResult
-from heartbeatd.verbs import Cancel, ReportResult
+from heartbeatd.verbs import Cancel, HoldLock, ReportResult
 from scheduler.config.settings.load import load_config
 from scheduler.engine.effects import VerbRequest
 from scheduler.insight.daily_maximum import compute_daily_maximum
@@ -55,6 +55,19 @@ def test_a_job_whose_pause_ends_at_the_end_of_the_other_one_follows_it(make_worl
     world.pause((Kind.CRON, "verify"), utc("2026-03-02 09:05"))
     world.run(minutes=100)
     assert calls(world) == ["09:00 backup", "09:05 verify"]
+
+
+def test_a_job_that_waits_for_a_lock_gets_the_output_however_short_the_history_is(make_world: MakeWorld) -> None:
+    agent = "agents: {ops: {runner: {kind: command, argv: [agent]}, heartbeat: {interval: none}}}\n"
+    jobs = """cron:
+  backup: {every: 5m, command: ./backup.sh}
+  report: {after: backup, prompt: Write the report., agent: ops, deliver: log}
+"""
+    world = make_world("history: {runs: 2}\n" + agent + jobs)
+    world.scripts["backup"] = lambda call: "12 GB" if call.at < utc("2026-03-02 08:10") else ProcessResult(1, b"full")
+    world.request(VerbRequest(HoldLock(id="chat", for_=timedelta(hours=3)), (Kind.HEARTBEAT, "ops")))
+    world.run(hours=4)
+    assert ["12 GB" in call.stdin for call in world.calls if call.name == "report"] == [True]
 
 
 def test_two_nights_of_a_backup_with_what_follows_it(make_world: MakeWorld) -> None:
