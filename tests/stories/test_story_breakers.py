@@ -239,6 +239,16 @@ def test_an_agent_that_waits_for_the_probe_of_another_one_starts_as_soon_as_that
     assert waited["started_at"] == probe["finished_at"]
 
 
+def test_a_short_retry_after_does_not_shorten_the_waits_before_retries(make_world: MakeWorld) -> None:
+    """They are 1, 2 and 4 seconds, each up to a quarter shorter."""
+    slow = error_answer(429, "rate_limit_error", "slow", retry_after="1")
+    with Server([slow, slow, slow, OK]) as server:
+        world = make_world(fleet(server.url, "a", a="retries: 3"), environ={"KEY": KEY})
+        world.run(minutes=1)
+    (run,) = world.records()
+    assert (run["result"], run["tries"], run["finished_at"] > "2026-03-02T08:00:05") == ("ok", 4, True)
+
+
 def test_the_probe_does_not_wait_for_an_agent_that_is_paused(make_world: MakeWorld) -> None:
     with Server([NO_KEY, OK]) as server:
         world = make_world(fleet(server.url, "a", "b", a="interval: 10m", b="interval: 10m, stagger: 1m"), environ={"KEY": KEY})
