@@ -86,6 +86,12 @@ def blocking_breaker(tx: Transaction, planned: PlannedEntries, entry: Entry) -> 
     return refusing[0][0] if all(refusing) else None
 
 
+def block_all_with_room(tx: Transaction, planned: PlannedEntries, entry: Entry, full: Sequence[bool]) -> bool:
+    """Whether breakers would block all that this entry may call and whose accounts are not `full`, as in `admit_run`."""
+    refusing = _refusing_breakers(tx, planned, entry)
+    return all(is_full or found for is_full, found in zip_longest(full, refusing, fillvalue=None))
+
+
 def may_close_soon(tx: Transaction, planned: PlannedEntries, entry: Entry) -> bool:
     """Whether each breaker that blocks this entry, or one of its fallbacks, is being probed, or is about to be probed by another
     entry.

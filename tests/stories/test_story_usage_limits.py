@@ -383,7 +383,9 @@ agents: {{ops: {{runner: {{kind: command, {SPREAD}}}, fallbacks: [{{runner: back
 
     world = make_world(yaml, scripts={"ops": agent})
     world.wake("ops", "a mail has come")
-    world.run(minutes=130)
+    world.run(minutes=30)
+    assert explanation.explain_now(explained_entry(world, "ops")).now.why == "budget"
+    world.run(minutes=100)
     assert [row["why"] for row in world.records("ops")] == ["exit", "heartbeat_ok"]
 
 
