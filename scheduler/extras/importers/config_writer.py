@@ -138,7 +138,8 @@ def _rename(draft: Draft, section: str, name: str, known: Mapping[str, object]) 
     }.get(section, ())
     for kind in ("agents", "cron"):
         for entry in draft.data[kind].values():
-            for part in (entry, entry.get("heartbeat", {}), entry.get("runner", {})):
+            beat = entry.get("heartbeat", {})
+            for part in (entry, beat, beat.get("decide", {}), entry.get("runner", {})):
                 for key in referring:
                     if part.get(key) == name:
                         part[key] = new

@@ -170,6 +170,17 @@ def test_an_agent_is_called_through_its_own_provider_if_the_name_is_taken(
     assert "provider: goclaw-2" in path.read_text("utf-8")
 
 
+def test_the_model_that_decides_keeps_its_provider_if_the_config_has_another_one_of_this_name(tmp_path: Path) -> None:
+    source, path = tmp_path / "config.json", tmp_path / "config.yaml"
+    source.write_text('{"agents": {"defaults": {"model": "openai/gpt-5"}}, "providers": {"openai": {"apiKey": "sk-1"}}}')
+    path.write_text(
+        "providers: {openai: {kind: openai, api_key: '${MINE}'}}\n"
+        "agents:\n  a: {runner: {kind: openai}, model: m, heartbeat: {interval: 1h, deliver: log}}\n"
+    )
+    main(["config", "import", "nanobot", str(source), "--into", str(path)])
+    assert "decide: {model: gpt-5, provider: openai-2}" in path.read_text()
+
+
 def test_into_a_config_with_errors_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write(tmp_path, "config.yaml", SMALL + "nonsense: 1\n")
     before = path.read_bytes()
