@@ -334,7 +334,7 @@ def _split_toml_key(text: str) -> tuple[str, ...]:
 
 
 def _read_env(text: str, builder: _Builder) -> Node:
-    """NAME=value lines, as in a .env file; quotes around a value are removed."""
+    """NAME=value lines, as python-dotenv reads a .env file: without quotes around a value, and without a comment after it."""
     made: dict[str, str] = {}
     lines: Lines = {}
     for number, line in enumerate(text.splitlines(), 1):
@@ -346,7 +346,9 @@ def _read_env(text: str, builder: _Builder) -> Node:
         if not equals or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
             builder.add_problem(number, "is not NAME=value; the line was left out")
             continue
-        made[name], lines[name,] = _without_quotes(value.strip()), number
+        quoted = re.fullmatch(r"""(['"])(.*?)\1\s*(?:#.*)?""", value.strip())
+        made[name] = quoted[2] if quoted else re.sub(r"\s+#.*", "", value).strip()
+        lines[name,] = number
     return builder.build(made, lines)
 
 
