@@ -185,11 +185,17 @@ def _start_time(tick: Tick, entry_row: EntryRow, entry: Entry, wake: Wake) -> St
             return start_unless_slot(tick, entry_row, until), blocked[0]
         refused_at = runs.last_refused_program_start(tick.tx.db, *key, (tick.now - gap, tick.now))
         start = start if refused_at is None else max(start, refused_at + gap)
-        flood = tick.limits.wake_flood
-        began = runs.nth_last_program_start(tick.tx.db, *key, (tick.now - flood.within, tick.now), flood.count)
-        if began is not None and began + flood.within > start:
-            return began + flood.within, WAITS_FOR_FLOOD
+        after_flood = _after_flood(tick, entry_row, start)
+        if after_flood > start:
+            return after_flood, WAITS_FOR_FLOOD
     return start, WAITS_FOR_GAP if start > tick.now else None
+
+
+def _after_flood(tick: Tick, entry_row: EntryRow, then: datetime) -> datetime:
+    """`then`, or the later time from which on `wake_flood` allows the wakes of programs another run."""
+    flood, key = tick.limits.wake_flood, (entry_row.kind, entry_row.name)
+    began = runs.nth_last_program_start(tick.tx.db, *key, (tick.now - flood.within, tick.now), flood.count)
+    return then if began is None else max(then, began + flood.within)
 
 
 def retry_time(tick: Tick, entry_row: EntryRow, claim: Claim, result: AttemptResult) -> datetime | None:
@@ -200,7 +206,7 @@ def retry_time(tick: Tick, entry_row: EntryRow, claim: Claim, result: AttemptRes
     1. The run was cancelled, or the entry is paused: None. The end of a pause starts the waiting wakes.
     2. The agent is outside its active hours: when they begin.
     3. A provider or budget refuses runs until a known time: then.
-    4. Otherwise after 1, 5 and 30 minutes.
+    4. Otherwise after 1, 5 and 30 minutes, or after a flood.
 
     After a failure, a slot replaces the retry only if it comes earlier. After a skip, it may come later, if the wakes do not
     expire before.
@@ -219,6 +225,8 @@ def retry_time(tick: Tick, entry_row: EntryRow, claim: Claim, result: AttemptRes
     if undelivered > MAX_QUICK_RETRIES and entry_row.schedule is not entry_schedule.NO_SCHEDULE:
         return None
     then = tick.now + outbox.retry_delay(undelivered)
+    if all(wake.by_program for wake in claim.facts.wakes):
+        then = _after_flood(tick, entry_row, then)
     patience = timedelta() if has_failed else tick.limits.wake_keep
     return start_unless_slot(tick, entry_row, then if entry.is_open_at(then) else entry.opens_at(then), patience)
 

@@ -517,6 +517,16 @@ def test_wakes_over_the_rate_limit_wait_until_it_allows_a_run(make_world: MakeWo
     assert "By api bot, 3 times" in next(call for call in world.calls if call.at.minute == 11).stdin
 
 
+def test_the_rate_limit_also_limits_runs_that_fail(make_world: MakeWorld) -> None:
+    world = make_world("limits: {wake_flood: 5 per 10m}\n" + agent(interval="none", retries="0"))
+    world.scripts["ops"] = lambda call: ProcessResult(1, b"broken")
+    for _ in range(60):
+        world.wake("ops", "look")
+        world.run(minutes=1)
+    begun = [call.at for call in world.calls]
+    assert max(sum(at - timedelta(minutes=10) < other <= at for other in begun) for at in begun) == 5
+
+
 @pytest.mark.parametrize("history", ["runs: 3", "keep: 5m"])
 def test_a_short_history_does_not_weaken_the_rate_limit(make_world: MakeWorld, history: str) -> None:
     """Clock changes may be corrected within an hour of a start, so old records are deleted only after it."""
