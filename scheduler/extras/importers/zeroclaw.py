@@ -109,7 +109,8 @@ def _convert_job(draft: Draft, node: Node) -> None:
     if owner and "prompt" in job:
         draft.set_value(f"{job.path}.agent", owner)
         job.keep(wanted, "agent")
-    _check_expression(node.first("schedule.expr").text.split(), job)
+    written = node.first("schedule.expr", "schedule.cron", "schedule.expression", "schedule")
+    _check_expression(written.text.split(), job)
     for kind in (node.get("jobType"), node.get("sessionTarget")):
         job.keep(kind, "prompt" if "prompt" in job else "command")
     mode, delivery = node.get("delivery.mode"), node.get("delivery")
