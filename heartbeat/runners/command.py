@@ -307,6 +307,7 @@ def _event_time(event: Event) -> datetime | None:
 
 UNKNOWN_TIME = timedelta(minutes=30)  # when a program is tried again that does not say until when its usage limit lasts
 LONGEST_LIMIT = timedelta(days=32)  # a later time is not believed
+JUST_PASSED = timedelta(minutes=10)  # a time of day so short ago is not that of tomorrow
 
 # The texts are those that Claude Code, Codex and Gemini CLI print, as people quote them in the issues of these projects:
 # `You've hit your session limit · resets 7:10pm (America/Los_Angeles)`, `Claude AI usage limit reached|1762952400`, `You've hit
@@ -365,7 +366,7 @@ def _find_time(error: str, now: datetime, zone: tzinfo | None) -> datetime | Non
 
 
 def _clock_time(found: re.Match[str], now: datetime) -> datetime | None:
-    """The next time with this reading, on its day if it names one; None if there is no such time."""
+    """The next time with this reading, on its day if it names one; None if there is no such time, or it has just passed."""
     try:
         local = now.astimezone(ZoneInfo(found["zone"])) if found["zone"] else now
         hour, minute = int(found["hour"]), int(found["minute"] or 0)
@@ -374,6 +375,9 @@ def _clock_time(found: re.Match[str], now: datetime) -> datetime | None:
         named = {"month": _MONTHS[found["month"].lower()], "day": int(found["day"])} if found["month"] else {}
         named |= {"year": int(found["year"])} if found["year"] else {}
         at = local.replace(hour=hour, minute=minute, second=0, microsecond=0).replace(**named)  # type: ignore[arg-type]
+        # Programs round the time down. So the call at this time may still be too early, and a day later is too late.
+        if not named and (local - at) % timedelta(days=1) < JUST_PASSED:
+            return None
         if at > local or found["year"]:
             return at
         return at.replace(year=at.year + 1) if named else (at.replace(tzinfo=None) + timedelta(days=1)).replace(tzinfo=at.tzinfo)

@@ -82,6 +82,8 @@ def test_a_day_on_which_the_subscription_is_used_up_from_ten_to_five(make_world:
         ("You've hit your weekly limit · resets Mar 5, 8am (Europe/Paris)", "2026-03-05 07:00"),
         ("You've hit your session limit · resets 3:45pm", "2026-03-02 13:45"),
         ("You've hit your limit · resets 7am", "2026-03-03 05:00"),
+        ("You've hit your limit · resets 10am", "2026-03-02 08:30"),  # it is 10:00: the end was rounded down
+        ("You've hit your limit · resets 9:55am", "2026-03-02 08:30"),
         ("Claude AI usage limit reached|1772460000", "2026-03-02 14:00"),
         ("Claude usage limit reached. Your limit will reset at 3pm (America/Santiago).", "2026-03-02 18:00"),
         ("You're out of extra usage · resets 1pm (America/Los_Angeles)", "2026-03-02 21:00"),
@@ -110,6 +112,7 @@ def test_the_time_in_the_text_of_a_limit(error: str, until: str) -> None:
         ("You've hit your limit · resets 3:30am", "2026-03-28 22:30", "2026-03-29 01:30"),  # no clock shows this time
         ("You've hit your limit · resets 9am", "2026-10-24 21:30", "2026-10-25 07:00"),  # the clocks go back at 04:00
         ("You've hit your usage limit. try again in 10 hours", "2026-10-24 21:30", "2026-10-25 07:30"),
+        ("You've hit your limit · resets 11:59pm", "2026-03-02 22:02", "2026-03-02 22:32"),  # it was yesterday
         (f"You've hit your usage limit. try again in {'9999d ' * 400}", "2026-10-24 21:30", "2026-10-24 22:00"),
     ],
 )
