@@ -327,7 +327,7 @@ FULL_RESULT = AttemptResult(
     SentPrompt({"checklist": 3}, ("memory",), Selection("- look", True, frozenset("a"), frozenset("b"), ("c",))),
     (Call("main", "opus", "opus-5", Tokens(1, 2, 3, 4), 0.25, Failure.EXIT, timedelta(minutes=1), 1, False, 500, timedelta(1),
           Tokens(5, 6)),),
-    "opus", "req1", (ToolCall("look", 1, 5, "{}", 7, "broken"),), "log", True,
+    "opus", "req1", (ToolCall("look", 1, 5, "{}", 7, "broken"),), True, "log", True,
     Report((Finding("disk", "full", Severity.CRITICAL, True),), "text", "loose", 1, (Finding("mail", "3"),)), (ReminderWish("look", "18:00"),),
     ({"key": "disk"},), "main/haiku", "main/opus: the provider is down",
 )  # fmt: skip
