@@ -263,7 +263,7 @@ def _update_problems(spec: Heartbeat, run: Beat) -> tuple[Beat, list[str]]:
             kept[finding.key] = KnownProblem(finding, before.since if before else run.at, run.at)
             news.append(finding.line)
         else:
-            is_due = run.at - before.reported_at >= spec.dedup_window
+            is_due = not _NO_TIME <= run.at - before.reported_at < spec.dedup_window
             latest = replace(finding, severity=before.finding.severity)
             kept[finding.key] = KnownProblem(latest, before.since, run.at if is_due else before.reported_at)
             news += [finding.line] if is_due else []
@@ -276,7 +276,8 @@ def _update_problems(spec: Heartbeat, run: Beat) -> tuple[Beat, list[str]]:
 
 def _drop_duplicate(spec: Heartbeat, run: Beat, text: str) -> tuple[Beat, str]:
     """The result and the text, which is empty if it was delivered within the window. The window counts from the first time."""
-    fresh = tuple((digest, first) for digest, first in run.told if run.at - first < spec.dedup_window)
+    # A first time in the future means that the clock was set back. Its window may be far from its end.
+    fresh = tuple((digest, first) for digest, first in run.told if _NO_TIME <= run.at - first < spec.dedup_window)
     digest = verdict.message_digest(text, spec.dedup_normalize)
     if digest in dict(fresh):
         return replace(run, told=fresh), ""

@@ -428,3 +428,12 @@ def test_a_result_that_was_pickled_continues_after_a_restart() -> None:
     assert stored == first
     assert ended(beat("[disk:/var] 92 %", last=stored)) == "alert duplicate"
     assert ended(beat("[disk:/var] 92 %")) == "alert [disk:/var] 92 %"
+
+
+@pytest.mark.parametrize("answer", ["The disk is full", "[disk:/var] 92 %"])
+def test_a_message_from_before_the_clock_was_set_back_a_year_is_sent_again(answer: str) -> None:
+    spec = heartbeat.Spec(ask=lambda prompt: answer, checklist="- Look at the disk")
+    before = heartbeat.beat(spec, now=NOW + timedelta(days=365))
+    again = heartbeat.beat(spec, now=NOW, last=before)
+    assert again.text == before.text
+    assert not heartbeat.beat(spec, now=NOW + timedelta(hours=1), last=again).text
