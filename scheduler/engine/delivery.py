@@ -187,11 +187,12 @@ def _lines_still_due(tick: Tick, message: HeldMessage) -> Iterator[str]:
 
 
 def open_problems_in(tick: Tick, message: HeldMessage) -> list[Problem]:
-    """The open problems that the lines of a notification are about, also those of which later ones have said more."""
+    """The open problems that a message is about, also those of which later ones have said more."""
+    last = problems.problems_in_message(tick.tx.db, message.first_sent_id)
     named = [each for line in message.text.splitlines() if (each := _problem_of_line(tick, line)) and each.over_at is None]
     # An agent's own words may name problems of others.
     own = [each for each in named if message.notice is not None or each.subject[:2] == (message.kind, message.name)]
-    return [*{each.id: each for each in own}.values()]
+    return [*{each.id: each for each in (*last, *own)}.values()]
 
 
 def _problem_of_line(tick: Tick, line: str) -> Problem | None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
-import sqlite3
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -19,6 +18,7 @@ from heartbeatd.operations import Concern
 from heartbeatd.secret import Secret
 from heartbeatd.verbs import RESUME, RUN_AGAIN, VERB_ENDPOINTS, VERBS, Resume, Verb
 from scheduler.channels import registry, telegram
+from scheduler.engine.delivery import open_problems_in
 from scheduler.engine.effects import Sender, VerbRequest
 from scheduler.engine.questions import answer_question
 from scheduler.engine.tick_items import Refused, Tick
@@ -55,15 +55,19 @@ def _verbs_of(message: OutboxMessage) -> dict[str, type[Verb]]:
     return {verb.in_chat.letter: verb for verb in listed if issubclass(verb, Verb) and verb.in_chat}
 
 
-def _requests_of(db: sqlite3.Connection, message: OutboxMessage, letter: str, person: Sender) -> list[VerbRequest]:
-    """What the button with this letter asks of the engine."""
+def _requests_of(tick: Tick, message: OutboxMessage, letter: str, person: Sender) -> list[VerbRequest]:
+    """What the button with this letter asks of the engine. Raises Refused if there is no problem that it could be about."""
     verb, sent = _verbs_of(message)[letter], CHAT_BUTTONS[letter].keys
-    if verb is Resume and message.kind not in CONCERNS:
-        paused = [each.subject for each in problems.problems_in_message(db, message.first_sent_id) if each.key == PAUSED]
-        return [VerbRequest(verb.of(**sent), (Kind(each.kind), each.name), person) for each in paused]
-    if not _is_about_problems(verb):
+    if message.kind in CONCERNS and not _is_about_problems(verb):
         return [VerbRequest(verb.of(**sent), (Kind(message.kind), message.name), person)]
-    return [VerbRequest(verb.of(**sent), each.id, person) for each in problems.problems_in_message(db, message.first_sent_id)]
+    about = open_problems_in(tick, outbox.whole_message(tick.tx.db, message))
+    if verb is Resume:
+        about = [each for each in about if each.key == PAUSED]
+    if not about:
+        raise Refused("not_found", "this message is about no open problem")
+    if verb is Resume:
+        return [VerbRequest(verb.of(**sent), (Kind(each.subject.kind), each.subject.name), person) for each in about]
+    return [VerbRequest(verb.of(**sent), each.id, person) for each in about]
 
 
 def _is_about_problems(verb: type[Verb]) -> bool:
@@ -196,7 +200,7 @@ class PressButton:
         if question is not None:
             return answer_question(tick, question.id, question.options[int(action.removeprefix(ANSWER))], name).course
         person = Sender(name, source=Trigger.API)
-        return "; ".join(each(tick).says for each in _requests_of(tick.tx.db, message, action, person))
+        return "; ".join(each(tick).says for each in _requests_of(tick, message, action, person))
 
     def _report(self, tx: Transaction, action: str, result: PressResult, message: OutboxMessage | None) -> None:
         channel = message.channel if message else self.channel

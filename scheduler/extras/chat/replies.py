@@ -22,7 +22,7 @@ from scheduler.model.local_days import local_text
 from scheduler.model.outcome import Kind, Trigger
 from scheduler.model.settings import Target
 from scheduler.model.timestamps import to_millis
-from scheduler.store import outbox, problems, questions, wakes
+from scheduler.store import outbox, questions, wakes
 from scheduler.store.outbox import HeldMessage, Hold, OutboxMessage
 
 LATER = timedelta(hours=1)
@@ -145,7 +145,7 @@ class ReplyToMessage:
         return VerbRequest(Wake(text=told), (Kind.HEARTBEAT, agent), person)(tick).says
 
     def _close(self, tick: Tick, whole: HeldMessage, person: Sender) -> str:
-        found = problems.problems_in_message(tick.tx.db, whole.first_sent_id) or open_problems_in(tick, whole)
+        found = open_problems_in(tick, whole)
         if not found:
             raise Refused("not_found", "this message is about no open problem")
         return "; ".join(VerbRequest(CloseProblem(), each.id, person)(tick).says for each in found)

@@ -21,6 +21,8 @@ from test_endless_answers import check_reader
 from world import MakeWorld, World, send_by_transport
 
 from heartbeatd.secret import Secret
+from heartbeatd.verbs import CloseProblem
+from scheduler.engine.effects import VerbRequest
 from scheduler.extras.chat import telegram_buttons
 from scheduler.extras.chat.button_poller import BotCall, ButtonPoller, call_bot
 from scheduler.extras.chat.buttons import is_from_its_chat
@@ -134,6 +136,19 @@ def test_a_button_acknowledges_the_problems_of_the_message(chat: Chat) -> None:
     assert chat.press("Acknowledge") == "problem p1 (agent/ops disk) is acknowledged: no messages until it is worse or over"
     chat.world.run(hours=10)
     assert not [text for text in chat.phone.texts[1:] if "ops disk" in text]
+
+
+def test_a_button_acknowledges_the_problem_of_a_message_although_a_reminder_came_later(chat: Chat) -> None:
+    chat.world.run(hours=7)
+    assert "reminder" in "".join(chat.phone.texts)
+    assert chat.press("Acknowledge", 0).startswith("problem p1 (agent/ops disk) is acknowledged")
+
+
+def test_a_button_for_a_problem_that_is_over_says_so(chat: Chat) -> None:
+    chat.world.request(VerbRequest(CloseProblem(), 1))
+    chat.world.settle()
+    assert chat.press("Acknowledge") == "this message is about no open problem"
+    assert chat.results == ["failed"]
 
 
 def test_a_button_runs_the_agent_again(chat: Chat) -> None:
