@@ -20,7 +20,7 @@ from prometheus_client.exposition import choose_encoder
 
 from heartbeat.spec import Heartbeat
 from scheduler.model import events
-from scheduler.model.circuit import Circuit, circuits_of
+from scheduler.model.circuit import Circuit, accounts_of, circuits_of
 from scheduler.model.daemon_health import EngineHealth, ReloadState
 from scheduler.model.outcome import SUCCESSES, WOKEN, DeliveryState, Kind, Outcome, Skip, Trigger, WakeResult
 from scheduler.model.settings import Settings
@@ -215,7 +215,7 @@ class Metrics:
         gauges.read_entries(reading, db, self._settings, wanted, at)
         gauges.read_waiting(reading, db, wanted, at)
         circuits, channels = sorted(self._called_circuits), self._settings.channels
-        gauges.read_problems(reading, db, wanted, circuits, channels)
+        gauges.read_problems(reading, db, wanted, (*circuits, *self._used_accounts), channels)
         gauges.read_outbox(reading, db, channels)
         gauges.read_breakers(reading, db, circuits)
         skipped_at = dict(self._budget_skips)  # in one step, because the other thread may add a key
@@ -311,7 +311,7 @@ class Metrics:
             family.keep_series(goes_on[COUNTERS[name].ends])
         for provider, model in self._called_circuits - circuits:
             self._histograms[CALL_DURATION].remove(provider, model)
-        self._called_circuits = circuits
+        self._called_circuits, self._used_accounts = circuits, accounts_of(*called)
         for provider, model in circuits:
             self._histograms[CALL_DURATION].labels(provider, model)
         for name, labels in _first_series(settings, shown, models, circuits):

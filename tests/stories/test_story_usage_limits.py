@@ -74,6 +74,18 @@ def test_a_day_on_which_the_subscription_is_used_up_from_ten_to_five(make_world:
     ]
 
 
+def test_the_metrics_count_the_problem_of_an_account_until_it_works_again(make_world: MakeWorld) -> None:
+    def claude(call: AgentCall) -> Any:
+        return failed(claude_report(SESSION)) if call.at < utc("2026-03-02 17:00") else "HEARTBEAT_OK"
+
+    world = make_world(CONFIG, start="2026-03-02 10:00", scripts={"ops": claude, "web": claude})
+    page = Page(world)
+    world.run(minutes=1)
+    assert page.series("problems_open") == {"problems_open{false,info,provider/account claude}": 1}
+    world.run(hours=8)
+    assert page.series("problems_open") == {}
+
+
 @pytest.mark.parametrize(
     ("error", "until"),
     [
