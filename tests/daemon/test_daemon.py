@@ -212,7 +212,10 @@ def test_background_processes_of_a_finished_run_survive_a_crash_and_killed_orpha
     )
     it = daemon(config(interval="none") + jobs)
     it.wait_until(
-        lambda: it.runs("service", "--result", "ok") and all((it.folder / name).exists() for name in ("tick.txt", "note.txt"))
+        lambda: (
+            it.runs("service", "--result", "ok")
+            and all((it.folder / name).exists() and (it.folder / name).read_text() for name in ("tick.txt", "note.txt"))
+        )
     )
     it.kill()
     service, tick, descendant = (
