@@ -254,11 +254,8 @@ class _Attempt:
 
     def may_fall_back(self, result: AttemptResult) -> bool:
         """Whether a fallback may be called after this result: there is time, and the failure has changed nothing."""
-        runner = self.agent.runner
-        if isinstance(runner, ModelRunner) and runner.tools and runner.tools.may_change_things and result.tool_calls:
-            return False
-        has_time = self.timeout - self.elapsed() >= MIN_TIME_LEFT
-        return has_time and result.outcome in FAILURES and result.reason in FALLBACK_FAILURES and not is_being_cancelled()
+        may_help = not result.has_changed and result.outcome in FAILURES and result.reason in FALLBACK_FAILURES
+        return may_help and self.timeout - self.elapsed() >= MIN_TIME_LEFT and not is_being_cancelled()
 
     async def result_if_blocked(self) -> AttemptResult | None:
         """The result if the agent is not to be called, as far as that is known without its precheck; None if it is."""

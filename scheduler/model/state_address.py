@@ -47,7 +47,7 @@ def clear_text_host(url: str) -> str | None:
     parameters = parse_qs(parts.query)
     if parameters.get("sslmode", [""])[-1] in ENCRYPTED:
         return None
-    before_path = [re.sub(r"^\[|\]?(:\d+)?$", "", each) for each in _hosts(parts)]
+    before_path = [_HOST.sub(r"\1", each).strip("[]") for each in _hosts(parts)]
     named = ",".join([*parameters.get("host", []), *parameters.get("hostaddr", [])])  # without ports, also those of IPv6
     hosts = [*before_path, *named.split(",")]
     return next((each for each in hosts if each and each not in LOCAL_HOSTS and not each.startswith(("/", "127."))), None)

@@ -253,6 +253,7 @@ def test_a_try_that_may_have_changed_something_is_not_retried_because_of_its_ans
     ("before", "allow", "more", "outcome"),
     [
         ([LOOK], "free", "", "ok"),
+        ([LOOK], "free, clean", ", read_only: false", "ok"),  # only looked, although it may change things
         ([], "clean", ", read_only: false", "ok"),
         ([CLEAN], "clean", ", read_only: false", "failed"),
     ],
