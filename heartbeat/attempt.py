@@ -70,6 +70,7 @@ from heartbeat.spec import (
     Runner,
     estimate_tokens,
     max_tokens,
+    may_be_asked_again,
 )
 from heartbeat.verdict import Suppression
 from heartbeat.words import squeeze
@@ -671,8 +672,8 @@ def _runs_in_workspace(runner: Runner) -> bool:
 def _with_fallback(own: Agent, fallback: Fallback) -> Agent:
     """The agent with a fallback in place of its runner and model. No decision is made before it."""
     chosen: dict[str, Any] = {"runner": fallback.runner, "model": fallback.model, "effort": fallback.effort, "fallbacks": ()}
-    if not isinstance(fallback.runner, ModelRunner):
-        chosen["ask_again"] = 0  # a program would give the same answer again
+    if not may_be_asked_again(fallback.runner):
+        chosen["ask_again"] = 0
     return replace(own, **chosen, decide=None)
 
 

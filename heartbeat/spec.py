@@ -195,6 +195,15 @@ class PythonRunner:
 
 Runner = CommandRunner | ModelRunner | HttpRunner | PythonRunner
 
+
+def may_be_asked_again(runner: Runner) -> bool:
+    """Whether a run may call this again about an incomplete answer.
+
+    A program that is no model would give the same answer, and tools that change something would change it twice.
+    """
+    return isinstance(runner, ModelRunner) and not (runner.tools and runner.tools.may_change_things)
+
+
 Called = tuple[Runner, str | None]
 """What a run calls, and its model; None: it chooses the model itself."""
 

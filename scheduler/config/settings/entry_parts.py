@@ -17,7 +17,7 @@ from zoneinfo import ZoneInfo
 from cron.job_schedules import CronSchedule, ScheduleError, parse_schedule
 from heartbeat.hours import ALL_DAYS, EMPTY_CALENDAR, AllowedDays, Calendar, Hours, window
 from heartbeat.slots import IntervalSlots, stagger_for
-from heartbeat.spec import Ask, DeliverHours, Effort, ModelRunner, Postcheck, Precheck, Runner, Source, SourceKind
+from heartbeat.spec import Ask, DeliverHours, Effort, Postcheck, Precheck, Runner, Source, SourceKind, may_be_asked_again
 from heartbeat.words import format_count, format_duration
 from heartbeatd.secret import Secret
 from scheduler.channels.url_template import PLACEHOLDER
@@ -181,10 +181,10 @@ def _shared_days(zone: ZoneInfo, skip: tuple[Calendar, ...], only: tuple[Calenda
 
 
 def further_calls(given: int | None, runner: Runner) -> int:
-    """How often an agent is asked again in a run. A program that is no model would give the same answer again."""
+    """How often an agent is asked again in a run."""
     if given is not None:
         return given
-    return 2 if isinstance(runner, ModelRunner) and not (runner.tools and runner.tools.may_change_things) else 0
+    return 2 if may_be_asked_again(runner) else 0
 
 
 def build_precheck(part: models.Precheck | None, most: timedelta, node: ConfigNode) -> Precheck | None:

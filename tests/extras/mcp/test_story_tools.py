@@ -277,6 +277,31 @@ def test_a_try_whose_fallback_may_have_changed_something_is_not_retried(make: Ma
     assert (world.records()[0]["result"], world.records()[0]["tries"]) == ("failed", 1)
 
 
+def test_a_fallback_whose_tools_may_change_something_is_not_asked_again(make_world: MakeWorld, disk: ToolServer) -> None:
+    """The agent's own model has no tools, so it would be asked again because of an answer without findings."""
+    busy = error_answer(529, "overloaded_error", "busy")
+    with model(busy, CLEAN, text_answer("ALERT: / was full"), CLEAN, text_answer("ALERT: / was full")) as server:
+        tools = (
+            f'{{mcp: [{{name: disk, url: "{disk.url}", headers: {{X-Token: "${{TOKEN}}"}}, allow: [clean], read_only: false}}]}}'
+        )
+        world = make_world(
+            f"""
+providers: {{anthropic: {{api_key: "${{KEY}}", base_url: "{server.url}"}}}}
+runners: {{cleaner: {{kind: anthropic, tools: {tools}}}}}
+agents:
+  ops:
+    runner: anthropic
+    fallbacks: [{{runner: cleaner, model: claude-sonnet-5}}]
+    heartbeat: {{interval: 1d, stagger: 0s, checklist: "- look\\n", deliver: log, precheck: check}}
+""",
+            environ={"KEY": KEY, "TOKEN": TOKEN},
+        )
+        world.prechecks["ops"] = lambda _: "/: 91 %"
+        world.run(minutes=1)
+    assert disk.cleaned == ["/tmp"]
+    disk.cleaned.clear()
+
+
 def test_a_server_that_cannot_be_reached_fails_the_run_and_costs_nothing(make: MakeTooled) -> None:
     with model(text_answer("HEARTBEAT_OK")) as server:
         world = make(server, allow="no-such-tool", budget="{usd_per_day: 5}")
