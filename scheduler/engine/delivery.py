@@ -6,6 +6,7 @@ Outside of the hours of their recipient (`hours` in `deliver`), messages are hel
 from __future__ import annotations
 
 import re
+import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -186,24 +187,24 @@ def _lines_still_due(tick: Tick, message: HeldMessage) -> Iterator[str]:
             yield line
 
 
-def open_problems_in(tick: Tick, message: HeldMessage) -> list[Problem]:
+def open_problems_in(db: sqlite3.Connection, message: HeldMessage) -> list[Problem]:
     """The open problems that a message is about, also those of which later ones have said more."""
-    last = problems.problems_in_message(tick.tx.db, message.first_sent_id)
-    named = [each for line in message.text.splitlines() if (each := _problem_of_line(tick, line)) and each.over_at is None]
+    last = problems.problems_in_message(db, message.first_sent_id)
+    named = [each for line in message.text.splitlines() if (each := _problem_of_line(db, line)) and each.over_at is None]
     # An agent's own words may name problems of others.
     own = [each for each in named if message.notice is not None or each.subject[:2] == (message.kind, message.name)]
     return [*{each.id: each for each in (*last, *own)}.values()]
 
 
-def _problem_of_line(tick: Tick, line: str) -> Problem | None:
+def _problem_of_line(db: sqlite3.Connection, line: str) -> Problem | None:
     """The problem that a line is about; None if it only looks like that."""
     found = NUMBER_OF_PROBLEM.search(line)
-    problem = problems.get_problem(tick.tx.db, int(found[1])) if found else None
+    problem = problems.get_problem(db, int(found[1])) if found else None
     return problem if problem is not None and f" {problem.subject} {problem.label}: " in line else None
 
 
 def _is_still_due(tick: Tick, message: HeldMessage, line: str) -> bool:
-    problem = _problem_of_line(tick, line)
+    problem = _problem_of_line(tick.tx.db, line)
     if problem is None:
         return True
     is_last = any(last.message_id == message.first_sent_id for last in problem.notices.values())

@@ -83,11 +83,6 @@ class OutboxMessage(Message):
     error: str | None = None
 
     @property
-    def first_sent_id(self) -> int:
-        """As that of `HeldMessage`, if this is the last part."""
-        return _first_sent_id(self.notice, self.id)
-
-    @property
     def origin(self) -> Origin:
         """The run that it comes from."""
         return Origin(self.run_id, self.kind, self.name, self.trigger, self.planned_at)
@@ -208,17 +203,13 @@ class HeldMessage:
     @property
     def first_sent_id(self) -> int:
         """The ID of the last part of the message that it repeats because a person has asked for it; else its own."""
-        return _first_sent_id(self.notice, self.last_id)
+        repeats = REPEATS.match(self.notice or "")
+        return int(repeats[1]) if repeats else self.last_id
 
     @property
     def problem_id(self) -> int:
         """The problem that a delayed notification is about. Its notice has its number, such as `opened p12`."""
         return int((self.notice or "").split(" ")[1].removeprefix("p"))
-
-
-def _first_sent_id(notice: str | None, last_id: int) -> int:
-    repeats = REPEATS.match(notice or "")
-    return int(repeats[1]) if repeats else last_id
 
 
 REPEATS = re.compile(r"again (\d+) ")  # the notice of a message that repeats another one

@@ -29,7 +29,7 @@ from scheduler.model.outcome import Kind, Trigger
 from scheduler.model.problem import PAUSED
 from scheduler.model.settings import Channel
 from scheduler.model.timestamps import from_millis, to_millis
-from scheduler.store import outbox, problems, questions
+from scheduler.store import outbox, questions
 from scheduler.store.outbox import OutboxMessage
 from scheduler.store.transaction import Transaction
 
@@ -60,7 +60,7 @@ def _requests_of(tick: Tick, message: OutboxMessage, letter: str, person: Sender
     verb, sent = _verbs_of(message)[letter], CHAT_BUTTONS[letter].keys
     if message.kind in CONCERNS and not _is_about_problems(verb):
         return [VerbRequest(verb.of(**sent), (Kind(message.kind), message.name), person)]
-    about = open_problems_in(tick, outbox.whole_message(tick.tx.db, message))
+    about = open_problems_in(tick.tx.db, outbox.whole_message(tick.tx.db, message))
     if verb is Resume:
         about = [each for each in about if each.key == PAUSED]
     if not about:
@@ -98,7 +98,7 @@ def buttons_of(tx: Transaction, message: OutboxMessage, channel: Channel) -> tup
         )
     if not channel.buttons:
         return ()
-    about = problems.problems_in_message(tx.db, message.first_sent_id)
+    about = open_problems_in(tx.db, outbox.whole_message(tx.db, message))
     is_paused = any(each.key == PAUSED for each in about)
     hidden = RUN_AGAIN if is_paused else RESUME  # a paused entry does not run
     expires = to_millis(tx.now + LIFETIME) // 1000

@@ -145,7 +145,7 @@ class ReplyToMessage:
         return VerbRequest(Wake(text=told), (Kind.HEARTBEAT, agent), person)(tick).says
 
     def _close(self, tick: Tick, whole: HeldMessage, person: Sender) -> str:
-        found = open_problems_in(tick, whole)
+        found = open_problems_in(tick.tx.db, whole)
         if not found:
             raise Refused("not_found", "this message is about no open problem")
         return "; ".join(VerbRequest(CloseProblem(), each.id, person)(tick).says for each in found)

@@ -184,6 +184,17 @@ def test_a_message_is_sent_again_although_there_was_a_reminder_meanwhile(chat: C
     assert [("reminder" in text) for text in texts] == [True, True, False]
 
 
+def test_a_message_that_is_sent_again_after_a_reminder_has_its_buttons(chat: Chat) -> None:
+    chat.world.reload(chat.world.yaml.replace("people:", "buttons: true, people:"))
+    chat.world.scripts["ops"] = lambda _: "[disk] 92 %"
+    say(chat, "wed 9")
+    chat.world.run_until("2026-03-04 09:01")
+    place = max(number for number, text in enumerate(chat.phone.texts) if "ops disk" in text)
+    assert "reminder" not in chat.phone.texts[place]
+    chat.press("Acknowledge", place)
+    assert chat.world.problem("disk").acknowledgement is not None
+
+
 def test_a_reply_that_does_not_fit_beside_those_before_it_is_refused_and_not_cut(chat: Chat) -> None:
     chat.world.scripts["ops"] = lambda _: f"A long text. {'x' * 3900}"
     chat.world.wake("ops", "look")
