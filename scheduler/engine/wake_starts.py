@@ -273,12 +273,12 @@ def retry_blocked_runs_and_wakes(tick: Tick, *, other_config: bool = False) -> N
         tick.tx, (*PROVIDER_REASONS, *CONFIG_REASONS) if other_config else PROVIDER_REASONS
     ):
         entry = tick.plan.entries.get((entry_row.kind, entry_row.name))
-        if entry is None or entry_row.paused:
+        if entry is None:
             continue
-        if other_config:  # the hours may begin at another time now
-            opening = start_when_open(tick, entry, entry_row)
+        if other_config:  # the hours may begin at another time now; the end of a pause starts its wakes
+            opening = None if entry_row.paused else start_when_open(tick, entry, entry_row)
             wakes.move_delayed_wakes(tick.tx, entry_row, HOURS_REASONS, opening, tick.limits.wake_gap)
-        if not entry.is_open_at(tick.now):
+        if entry_row.paused or not entry.is_open_at(tick.now):
             planning.save_with_next_due(tick.tx, entry_row, entry_row)
             continue
         now = tick.now + breakers.account_stagger(entry)

@@ -337,6 +337,19 @@ def test_a_wake_outside_active_hours_follows_a_change_of_the_time_zone(
     assert "look" in world.calls[0].stdin
 
 
+def test_a_wake_outside_active_hours_follows_a_change_of_the_hours_during_a_pause(make_world: MakeWorld) -> None:
+    config = agent(interval="none", active_hours='"08:00-22:00"')
+    world = make_world(config, start="2026-03-02 23:00")
+    world.wake("ops", "look")
+    world.pause((Kind.HEARTBEAT, "ops"))
+    world.run(minutes=1)
+    world.reload(config.replace('"08:00-22:00"', "always"))
+    world.run(minutes=1)
+    world.resume((Kind.HEARTBEAT, "ops"))
+    world.run(minutes=1)
+    assert world.history() == ["03-02 23:00 api skipped active_hours", "03-02 23:02 api ok heartbeat_ok"]
+
+
 def test_a_wake_outside_active_hours_starts_a_run_at_opening_if_there_is_no_slot(make_world: MakeWorld) -> None:
     world = make_world(agent(interval="1d", active_hours='"08:00-22:00"'), start="2026-03-02 14:00")
     world.run_until("2026-03-03 03:00")
