@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -97,9 +98,11 @@ def _other_variable(draft: Draft, root: object, text: str, name: str) -> str:
 
 
 def _is_known(data: Mapping[str, Any], root: object, variable: str) -> bool:
-    """Whether a config has all entries that refer to this variable."""
+    """Whether a config has all entries that refer to this variable, maybe under the names of an earlier import."""
     return all(
-        isinstance(root, MarkedMap) and isinstance(known := root.get(section), MarkedMap) and known.get(name) == entry
+        isinstance(root, MarkedMap)
+        and isinstance(known := root.get(section), MarkedMap)
+        and any(value == entry for each, value in known.items() if each == name or each.startswith(f"{name}-"))
         for section, entries in data.items()
         for name, entry in entries.items()
         if f"${{{variable}}}" in str(entry)
@@ -112,24 +115,23 @@ def _leave_out_known(draft: Draft, root: object) -> int:
         known = root.get(section) if isinstance(root, MarkedMap) else None
         if not isinstance(known, MarkedMap):
             continue
-        for name in list(draft.data[section]):
-            if name not in known:
-                continue
-            if known[name] == draft.data[section][name]:
-                del draft.data[section][name]
+        # Jobs that name others in `previous` come last, because the others may get another name.
+        for name in sorted(draft.data[section], key=lambda each: "previous" in draft.data[section][each]):
+            new, numbers = name, count(2)
+            while new in known and known[new] != draft.data[section][new]:  # not even from an earlier import
+                free = (f"{name}-{number}" for number in numbers)
+                new = _rename(draft, section, new, next(each for each in free if each not in draft.data[section]))
+            if new in known:
+                del draft.data[section][new]
                 there += section in ("agents", "cron")
-            else:
-                _rename(draft, section, name, known)
+            elif new != name:
+                draft.receipt.add(f"{section}.{new}", new, f"the config has another {name} already")
     return there
 
 
-def _rename(draft: Draft, section: str, name: str, known: Mapping[str, object]) -> None:
-    number = 2
-    while (new := f"{name}-{number}") in known or new in draft.data[section]:
-        number += 1
+def _rename(draft: Draft, section: str, name: str, new: str) -> str:
     draft.data[section] = {new if each == name else each: value for each, value in draft.data[section].items()}
     draft.receipt.rename(f"{section}.{name}", f"{section}.{new}")
-    draft.receipt.add(f"{section}.{new}", new, f"the config has another {name} already")
     referring = {
         "agents": ("agent", "wake_heartbeat"),
         "channels": ("deliver",),
@@ -145,6 +147,7 @@ def _rename(draft: Draft, section: str, name: str, known: Mapping[str, object]) 
                         part[key] = new
                     elif isinstance(part.get(key), list):  # of recipients or jobs
                         part[key] = [new if each == name else each for each in part[key]]
+    return new
 
 
 def _settle(draft: Draft, render: Callable[[], str], check: Callable[[str], LoadedConfig]) -> tuple[str, LoadedConfig]:

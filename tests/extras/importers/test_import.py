@@ -181,6 +181,20 @@ def test_the_model_that_decides_keeps_its_provider_if_the_config_has_another_one
     assert "decide: {model: gpt-5, provider: openai-2}" in path.read_text()
 
 
+def test_importing_again_what_got_other_names_adds_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    mine = "channels:\n  telegram-1: {kind: webhook, url: 'https://example.org/'}\n" + SMALL.replace("one:", "main:")
+    mine += "cron:\n  news: {every: 1h, command: ./news.sh}\n  brief: {every: 2h, command: ./x.sh}\n"
+    path = write(tmp_path, "config.yaml", mine)
+    job = {"prompt": "Go.", "schedule": "0 7 * * *", "deliver": "telegram:1"}
+    store = {"jobs": [{"name": "brief", "context_from": ["news", "self"], **job}, {"name": "news", **job}]}
+    files = write(tmp_path, "jobs.json", json.dumps(store)), write(tmp_path, ".env", "TELEGRAM_BOT_TOKEN=1:a")
+    assert "1 channel, 1 agent, 2 jobs added" in run(capsys, "hermes", *files, "--into", path)[1]
+    before = path.read_text("utf-8")
+    assert ("main-2:" in before, "telegram-1-2:" in before, "brief-2:" in before) == (True, True, True)
+    assert "nothing to add" in run(capsys, "hermes", *files, "--into", path)[1]
+    assert path.read_text("utf-8") == before
+
+
 def test_into_a_config_with_errors_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write(tmp_path, "config.yaml", SMALL + "nonsense: 1\n")
     before = path.read_bytes()
