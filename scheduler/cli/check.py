@@ -128,9 +128,14 @@ def _print_valid(path: Path, loaded: LoadedConfig, form: str) -> int:
     return 0
 
 
-def _agents_with_tools(settings: Settings) -> list[tuple[str, Tools]]:
-    runners = ((name, beat.runner) for name, beat in settings.heartbeats.items())
-    return [(name, runner.tools) for name, runner in runners if isinstance(runner, ModelRunner) and runner.tools]
+def _agents_with_tools(settings: Settings) -> Iterator[tuple[str, Tools]]:
+    """Each agent with its tools, and with those of its fallbacks that differ."""
+    for name, beat in settings.heartbeats.items():
+        found: list[Tools] = []
+        for runner, _ in beat.called:
+            if isinstance(runner, ModelRunner) and runner.tools and runner.tools not in found:
+                found.append(runner.tools)
+                yield name, runner.tools
 
 
 def _list_tools(tools: Tools) -> str:
@@ -148,14 +153,14 @@ def _show_tools(settings: Settings, form: str) -> int:
     import asyncio
 
     found = asyncio.run(_find_tools(settings))
-    failed = {agent: tools for agent, tools in found.items() if isinstance(tools, str)}
-    rows = [(agent, tool) for agent, tools in found.items() if not isinstance(tools, str) for tool in tools]
+    failed = [(agent, tools) for agent, tools in found if isinstance(tools, str)]
+    rows = [(agent, tool) for agent, tools in found if not isinstance(tools, str) for tool in tools]
     if form == "json":
         listed = [
             {"agent": agent, "tool": tool.name, "read_only": tool.is_read_only, "description": tool.description}
             for agent, tool in rows
         ]
-        errors = [{"agent": agent, "error": error} for agent, error in failed.items()]
+        errors = [{"agent": agent, "error": error} for agent, error in failed]
         click.echo(json.dumps({"tools": listed, "errors": errors}, indent=2))
         return int(bool(failed))
     if rows:
@@ -164,26 +169,26 @@ def _show_tools(settings: Settings, form: str) -> int:
             for agent, tool in rows
         ]
         click.echo(format_table(("AGENT", "TOOL", "READ-ONLY", "DESCRIPTION"), cells))
-    for agent, error in failed.items():
+    for agent, error in failed:
         click.echo(f"{paint(f'agent/{agent}', Level.BAD)}: {one_line(error)}", err=True)
     if not found:
         click.echo("no agent has tools")
     return int(bool(failed))
 
 
-async def _find_tools(settings: Settings) -> dict[str, Sequence[OfferedTool] | str]:
+async def _find_tools(settings: Settings) -> list[tuple[str, Sequence[OfferedTool] | str]]:
     """The tools of each agent that has any, or the error."""
     from scheduler.net.http_client import HttpClient
     from scheduler.system.process import Children
     from scheduler.work.run_extras import ModelTools
 
-    found: dict[str, Sequence[OfferedTool] | str] = {}
+    found: list[tuple[str, Sequence[OfferedTool] | str]] = []
     async with HttpClient(lambda: settings.network) as http:
         open_tools = ModelTools(Children("check").converse, http)
         for agent, tools in _agents_with_tools(settings):
             try:
                 async with open_tools(tools, agent, settings.heartbeats[agent].workspace, CONNECT_SECONDS) as toolbox:
-                    found[agent] = toolbox.offered
+                    found.append((agent, toolbox.offered))
             except CallError as error:
-                found[agent] = error.answer.error
+                found.append((agent, error.answer.error))
     return found

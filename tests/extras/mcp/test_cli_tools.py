@@ -48,6 +48,26 @@ def test_check_names_the_tools_without_a_connection(tmp_path: Path, capsys: pyte
     ]
 
 
+def test_check_names_the_tools_of_a_fallback_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = Path(config(tmp_path))
+    (tmp_path / "agents" / "web").mkdir()
+    server = f"{{name: web, command: [{sys.executable}, {HOSTILE}, ok], allow: [free]}}"
+    more = f"runners: {{spare: {{kind: anthropic, tools: {{mcp: [{server}]}}}}}}\n"
+    text = path.read_text().replace("web: {", "web: {fallbacks: [{runner: spare, model: claude-haiku-5-5}], ")
+    write(tmp_path, more + text.replace("    runner:\n", "    fallbacks: [claude-sonnet-5]\n    runner:\n"))
+    assert main(["check", "-c", str(path)]) == 0
+    assert [line for line in capsys.readouterr().out.splitlines() if line.startswith("agent")] == [
+        "agent/ops may use 2 tools: disk__free, mail__free (may change something)",
+        "agent/web may use 1 tool: web__free",
+    ]
+    assert main(["check", "--tools", "-c", str(path)]) == 0
+    assert [line.split()[:2] for line in capsys.readouterr().out.splitlines()[1:]] == [
+        ["ops", "disk__free"],
+        ["ops", "mail__free"],
+        ["web", "web__free"],
+    ]
+
+
 def test_check_warns_about_a_program_that_does_not_exist(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = Path(config(tmp_path))
     write(
