@@ -21,6 +21,7 @@ from scheduler.config.file import config_text, marked_yaml, text_editing
 from scheduler.config.file.diagnostics import Diagnostics
 from scheduler.config.file.text_editing import EditRefused, NewEntry, add_entries
 from scheduler.config.keys import time_zones
+from scheduler.config.keys.models import text_keys
 from scheduler.config.settings import load, templates
 from scheduler.config.settings.config_data import HEARTBEAT_SCHEDULE_KEYS, JOB_SCHEDULE_KEYS, expand_runners, map_at
 from scheduler.config.settings.load import LoadedConfig
@@ -107,11 +108,13 @@ def _edit_file(path: Path, edits: Iterable[tuple[list[str], object]], *, dry_run
 
 
 def _patch_of(text: str, steps: list[str], value: object) -> Any:
-    """The edit of one value as a merge patch. A runner of which only the kind is written becomes a map with this kind."""
+    """The edit of one value as a merge patch. A text in place of a map, such as the kind of a runner, becomes a map with it."""
     data: Any = marked_yaml.parse_yaml(text, Diagnostics(""))
     expanded = expand_runners(data)
     for depth in range(1, len(steps)):
         written, whole = (marked_yaml.value_at(each, steps[:depth]) for each in (data, expanded))
+        if isinstance(whole, str) and whole != "none" and (key := text_keys().get(steps[depth - 1])):
+            whole = {key: whole}
         if value is not None and isinstance(written, str) and isinstance(whole, dict):
             value = {**whole, **text_editing.nest_value(steps[depth:], value)}
             return text_editing.nest_value(steps[:depth], value)

@@ -19,6 +19,7 @@ agents:
     runner: {kind: command, argv: [agent]}
     heartbeat: {interval: 30m, deliver: log, on_missing: run}
 """
+RUNNER = "runner: {kind: command, argv: [agent]}"
 
 
 @pytest.fixture
@@ -51,6 +52,34 @@ def test_a_value_inside_a_runner_of_which_only_the_kind_is_written_keeps_the_kin
     assert changed.count("claude-code") == 3
     found = marked_yaml.value_at(marked_yaml.parse_yaml(changed, Diagnostics("")), path.split("."))
     assert found == {"kind": "claude-code", "allow": ["Read", "Grep"], "program": "/opt/claude"}
+
+
+@pytest.mark.parametrize(
+    ("written", "edit", "read"),
+    [
+        (
+            "runner: {kind: claude-code, account: work}",
+            "runner.account.max_runs=5 per 1h",
+            {"name": "work", "max_runs": "5 per 1h"},
+        ),
+        ("precheck: ./new-mail.sh", "heartbeat.precheck.timeout=5s", {"command": "./new-mail.sh", "timeout": "5s"}),
+        ("deliver: log", "heartbeat.deliver.critical=hold", {"to": "log", "critical": "hold"}),
+    ],
+)
+def test_a_value_inside_a_map_that_is_written_as_a_text_keeps_the_text(
+    config: Path, written: str, edit: str, read: dict[str, str]
+) -> None:
+    key = edit.rpartition(".")[0]
+    text = CONFIG.replace("deliver: log", written) if "heartbeat" in key else CONFIG.replace(RUNNER, written)
+    config.write_text(text)
+    assert call(config, "set", f"agents.mail.{edit}") == 0
+    found = marked_yaml.parse_yaml(config.read_text(), Diagnostics(""))
+    assert marked_yaml.value_at(found, ["agents", "mail", *key.split(".")]) == read
+
+
+def test_a_precheck_of_none_does_not_become_a_command(config: Path) -> None:
+    config.write_text(CONFIG.replace("deliver: log", "precheck: none"))
+    assert call(config, "set", "agents.mail.heartbeat.precheck.timeout=5s") == 2
 
 
 def test_a_value_that_is_there_already_is_not_written(config: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -123,6 +123,8 @@ class ConfigPart(BaseModel):
         for part in (each for each in cls.__mro__ if issubclass(each, ConfigPart) and each.section):
             for name in part.__annotations__:
                 schema["properties"][name].setdefault("x-section", part.section)
+        if cls.text_key:
+            schema["x-text-key"] = cls.text_key
         return schema
 
     @model_validator(mode="before")
@@ -1076,6 +1078,14 @@ def models_at(steps: Iterable[str | int], model: str = "") -> list[Form]:
         else:  # a name, an index or the tag of a union
             found = [each for each in found if step in kinds_of_model(each)] or found
     return found
+
+
+@cache
+def text_keys() -> Mapping[str, str]:
+    """The keys whose maps may be written as a text, each with the key in its map that has this text then."""
+    forms = [(key, form) for part in config_schema()["$defs"].values() for key, form in part["properties"].items()]
+    models = [(key, definition(each)) for key, form in forms for each in models_of_form(form)]
+    return {key: model["x-text-key"] for key, model in models if "x-text-key" in model}
 
 
 @cache
