@@ -308,9 +308,7 @@ def _entry_columns(now: datetime) -> list[output.Column[EntryStatus]]:
         output.Column(
             "LAST", lambda entry: entry.last_run.result or entry.last_run.state if entry.last_run else "-", level=ended
         ),
-        output.Column(
-            "WHY", why, level=lambda entry: (level_of(entry.last_run.delivery) if entry.last_run else None) or ended(entry)
-        ),
+        output.Column("WHY", why, level=undelivered),
         output.Column(
             "ENDED", lambda entry: output.format_short_time(entry.last_run.finished_at if entry.last_run else None, now)
         ),
