@@ -957,6 +957,7 @@ def delete_text(tx: Transaction, channel: str, run_id: int, notice: str | None) 
 
 
 MAX_PARTS = 3  # of the message of a run; a chat with more of them cannot be read
+LONGEST_SIZE = "999 bytes"  # what is left out of a text can have a longer size in words than the whole text, such as "12 kB"
 
 
 def message_parts(text: str, limit: int, *places: str) -> list[str]:
@@ -967,14 +968,13 @@ def message_parts(text: str, limit: int, *places: str) -> list[str]:
     parts = split_text(text, limit)
     if len(parts) <= MAX_PARTS:
         return parts
-    size = len(text.encode(errors="replace"))
     endings = [f"\n... {{}} more: {', '.join(places[:count])}" for count in range(len(places), 0, -1)]
-    ending = next((each for each in endings if 2 * utf16_length(each.format(_format_bytes(size))) <= limit), None)
+    ending = next((each for each in endings if 2 * utf16_length(each.format(LONGEST_SIZE)) <= limit), None)
     if ending is None:
         return parts
     *whole, last = parts[:MAX_PARTS]
-    shown = split_text(last, limit - utf16_length(ending.format(_format_bytes(size))))[0]
-    left = size - sum(len(part.encode(errors="replace")) for part in (*whole, shown))
+    shown = split_text(last, limit - utf16_length(ending.format(LONGEST_SIZE)))[0]
+    left = len(text.encode(errors="replace")) - sum(len(part.encode(errors="replace")) for part in (*whole, shown))
     return [*whole, shown + ending.format(_format_bytes(left))]
 
 

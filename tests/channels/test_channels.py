@@ -120,6 +120,13 @@ def test_tiny_messages_without_room_for_the_place_of_the_rest_are_not_cut() -> N
     assert " ".join(message_parts(" ".join(words), 40, "heartbeatd show 1")).split() == words
 
 
+def test_the_last_part_of_a_text_that_is_a_little_too_long_fits_too() -> None:
+    """What is left out, such as 999 bytes, may be a longer text than the size of the whole."""
+    for more in (1, 500, 940, 999):
+        parts = message_parts("x" * (3 * 4096 + more), 4096, "heartbeatd show 1")
+        assert [len(part) <= 4096 for part in parts] == [True, True, True], parts[2][-60:]
+
+
 def test_characters_beyond_the_basic_plane_count_twice(make_world: MakeWorld, phone: Telegram) -> None:
     begin(make_world, config(phone), "🔥" * 4500).run(minutes=1)
     assert [len(text) for text in phone.texts] == [2048, 2048, 404]
