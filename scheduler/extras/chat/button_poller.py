@@ -49,7 +49,6 @@ class _BotState:
     with_replies: bool = False
     pending: list[Future[object]] = field(default_factory=list)
     offset: int = 0
-    is_polled: bool = False
     next_at: float = 0.0
     asked_at: float = 0.0
     pause: float = FIRST_PAUSE
@@ -73,18 +72,21 @@ class ButtonPoller:
         """Pass on the presses that have arrived, and ask for more. Returns the seconds until the next call; None: no limit."""
         if channels is not self._channels:
             self._adopt_channels(channels)
+        # Read before the results, so that a request that ends in between is not sent again before its result is read. It also has
+        # those of a bot that a reload has removed, and another one has declared again.
+        asked = {call.bot for call in self._executor.inflight().values() if call.press is None}
         for number, done in self._executor.results():
             self._executor.ack([number])
             state = self._bots.get(done.task.bot)
             if done.task.press is None and state is not None:
                 error = f"{type(done.exception).__name__} while asking for presses"
                 self._settle_poll(done.task.bot, state, done.result or Presses(offset=done.task.offset, error=error), monotonic)
-        for bot, state in self._bots.items():
-            if not state.is_polled and state.next_at <= monotonic and all(each.done() for each in state.pending):
-                state.is_polled, state.asked_at = True, monotonic
+        free = [(bot, each) for bot, each in self._bots.items() if bot not in asked and all(one.done() for one in each.pending)]
+        for bot, state in free:
+            if state.next_at <= monotonic:
+                state.asked_at = monotonic
                 self._executor.submit(next(self._numbers), BotCall(bot, state.offset, state.with_replies))
-        waits = [state.next_at - monotonic for state in self._bots.values() if not state.is_polled]
-        return max(min(waits), 0.0) if waits else None
+        return min((state.next_at - monotonic for _, state in free if state.next_at > monotonic), default=None)
 
     def _adopt_channels(self, channels: Mapping[str, Channel]) -> None:
         """Poll the bots of these channels from now on. The offset of a bot that stays is kept."""
@@ -97,7 +99,7 @@ class ButtonPoller:
             state.with_replies = any(each.people for each in used if telegram_buttons.bot_of(each) == bot)
 
     def _settle_poll(self, bot: Bot, state: _BotState, found: Presses, monotonic: float) -> None:
-        state.is_polled, state.offset = False, found.offset
+        state.offset = found.offset
         if bool(found.error) != bool(state.problem):
             log_event(logging.WARNING, "buttons", channel=state.channel, problem=found.error or None)
         state.problem = found.error

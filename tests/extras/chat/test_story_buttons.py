@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from concurrent.futures import Future
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -340,6 +341,47 @@ def test_a_server_that_answers_at_once_is_asked_once_a_second(chat: Chat) -> Non
     for _ in range(50):
         wait = chat.poller.poll(chat.world.clock.monotonic, chat.world.engine.plan.settings.channels)
     assert (wait, len(chat.phone.requests) - before) == (1.0, 1)
+
+
+class Waiting(AtOnce):
+    """An executor whose requests wait for presses."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda _: Presses())
+        self.open: dict[int, BotCall] = {}
+
+    def submit(self, number: int, task: BotCall) -> None:
+        self.open[number] = task
+
+    def inflight(self) -> dict[int, BotCall]:
+        return dict(self.open)
+
+    def answer(self) -> None:
+        for number, task in self.open.items():
+            super().submit(number, task)
+        self.open = {}
+
+
+def test_a_bot_that_one_reload_removes_and_another_declares_again_is_polled_once(chat: Chat) -> None:
+    """Telegram ends the earlier of two requests with an error, and the later one when that is repeated."""
+    calls = Waiting()
+    poller = ButtonPoller(calls, chat.world.inbox.submit)
+    for yaml in (chat.world.yaml, chat.world.yaml.replace(", buttons: true", ""), chat.world.yaml):
+        chat.world.reload(yaml)
+        assert poller.poll(chat.world.clock.monotonic, chat.world.engine.plan.settings.channels) is None
+        assert len(calls.open) == 1
+    calls.answer()
+    for _ in range(2):
+        chat.world.clock.advance(timedelta(seconds=1))
+        poller.poll(chat.world.clock.monotonic, chat.world.engine.plan.settings.channels)
+        assert len(calls.open) == 1
+
+
+def test_a_press_that_the_engine_cannot_carry_out_yet_does_not_keep_its_loop_busy(chat: Chat) -> None:
+    """For example while the disk is full."""
+    chat.poller = ButtonPoller(AtOnce(send), lambda _: Future())
+    chat.phone.press(chat.phone.buttons()["Mute 2h"])
+    assert chat.poll() is None
 
 
 def test_without_buttons_nothing_is_polled(make_world: MakeWorld, phone: Telegram) -> None:
