@@ -256,6 +256,7 @@ class HttpClient:
             old, self._pool = self._pool, _ConnectionPool(network, self._resolver)
             if old is not None:
                 old.close_when_unused()
+                proxies.set_proxies_for_libraries(network)  # else the environment would still name the proxy of the former ones
         return self._pool
 
 
@@ -300,7 +301,6 @@ class _ConnectionPool:
             limit=0,  # `limits.concurrency` is the limit
             force_close=not kept,
             socket_factory=_guarded_socket if guarded else None,
-            happy_eyeballs_delay=None,
         )
         self._sessions[kept, guarded] = session = aiohttp.ClientSession(
             connector=connector,

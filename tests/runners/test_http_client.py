@@ -8,7 +8,7 @@ import socket
 import threading
 from base64 import b64decode
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from typing import Any
 
 import pytest
@@ -114,24 +114,32 @@ def test_a_call_cancelled_while_it_waits_closes_its_connection_and_may_have_arri
     assert answer.error == "the call was interrupted"
 
 
-def test_a_connection_that_is_never_established_times_out(crowded: str) -> None:
-    answer = trouble(crowded, 0.5).answer
+def test_a_connection_that_is_never_established_times_out() -> None:
+    with crowded("127.0.0.1") as port:
+        answer = trouble(f"http://127.0.0.1:{port}/", 0.5).answer
     assert (answer.failure, answer.error, answer.not_sent) == (Failure.TIMEOUT, "no answer within 0.5 s", True)
 
 
-@pytest.fixture
-def crowded() -> Iterator[str]:
-    """The address of a listener whose queue is full, so that a connection to it is neither made nor refused."""
-    with socket.create_server(("127.0.0.1", 0), backlog=0) as listener, ExitStack() as queue:
+@contextmanager
+def crowded(host: str, port: int = 0) -> Iterator[int]:
+    """The port of a listener whose queue is full, so that a connection to it is neither made nor refused."""
+    with socket.create_server((host, port), backlog=0) as listener, ExitStack() as queue:
         for _ in range(3):
             queued = queue.enter_context(closing(socket.socket()))
             queued.setblocking(False)
             queued.connect_ex(listener.getsockname())
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}/"
+        yield listener.getsockname()[1]
 
 
-def test_the_next_address_is_tried_if_one_does_not_answer() -> None:
+def test_the_next_address_is_tried_if_one_refuses_connections() -> None:
     with Server([reply({})]) as server:
+        got = post_with_client(f"http://two.example:{server.port}/", {}, b"{}", 5.0, resolve=Resolver(["127.0.0.2", "127.0.0.1"]))
+    assert got.status == 200
+
+
+def test_the_next_address_is_tried_soon_if_one_does_not_answer() -> None:
+    """Such as the IPv6 address of a provider, in a network that drops IPv6."""
+    with Server([reply({})]) as server, crowded("127.0.0.2", server.port):
         got = post_with_client(f"http://two.example:{server.port}/", {}, b"{}", 5.0, resolve=Resolver(["127.0.0.2", "127.0.0.1"]))
     assert got.status == 200
 

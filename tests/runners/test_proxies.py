@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import socket
 import warnings
@@ -27,6 +28,7 @@ from scheduler.channels import apprise, discord, telegram, webhook
 from scheduler.model.message import DeliveryResult
 from scheduler.model.settings import Network
 from scheduler.net import proxies
+from scheduler.net.http_client import HttpClient
 
 RUN = AgentRequest("ops", "How is it?", "small", Path("agents/ops"), timedelta(seconds=20), lambda: {"run": 7})
 ENVIRONMENT = Network(ca_file=CERTIFICATE)
@@ -115,6 +117,21 @@ def test_a_proxy_in_the_config_replaces_that_of_the_environment(monkeypatch: pyt
         network = Network(proxy=Secret(proxy.url), ca_file=CERTIFICATE)
         assert post_with_client(server.url, {}, b"{}", 20.0, network=network).status == 200
     assert len(proxy.request_lines) == 1
+
+
+def test_a_proxy_that_a_reload_removes_is_used_no_longer_although_apprise_has_used_it() -> None:
+    networks = [Network(proxy=Secret("http://127.0.0.1:9")), Network()]
+
+    async def post_twice() -> int:
+        async with HttpClient(lambda: networks[0]) as http:
+            with pytest.raises(CallError, match="no connection to the proxy"):
+                await http.post(server.url, {}, b"{}", 20.0)
+            proxies.set_proxies_for_libraries(http.network)
+            networks.pop(0)
+            return (await http.post(server.url, {}, b"{}", 20.0)).status
+
+    with Server([reply({})]) as server:
+        assert asyncio.run(post_twice()) == 200
 
 
 def test_a_plain_http_request_is_sent_to_the_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
