@@ -13,7 +13,7 @@ from heartbeat.findings import MAX_SIZE, readable_answer
 from heartbeatd.answers import EntryBody, EntryKind, Time
 from scheduler.model.entry import Key
 from scheduler.model.entry_row import UNTIL_RESUMED, EntryRow
-from scheduler.model.outcome import WOKEN, Kind, Trigger
+from scheduler.model.outcome import WOKEN, Kind, Skip, Trigger
 from scheduler.model.timestamps import from_millis, from_optional_millis, to_millis
 from scheduler.store import entries
 from scheduler.store.rows import read_row
@@ -71,6 +71,12 @@ def muted_entries(db: sqlite3.Connection, now: datetime) -> frozenset[tuple[str,
     """Kind and name of every entry whose messages are suppressed."""
     rows = db.execute("select kind, name from entry where muted_until > ? and state <> 'removed'", (to_millis(now),))
     return frozenset((row["kind"], row["name"]) for row in rows)
+
+
+def last_skips(db: sqlite3.Connection, reason: Skip) -> dict[tuple[str, str], datetime]:
+    """When runs of each entry were last skipped for this reason."""
+    query = "select kind, name, max(finished_at) as at from run where state = 'closed' and reason = ? group by kind, name"
+    return {(row["kind"], row["name"]): from_millis(row["at"]) for row in db.execute(query, (reason,))}
 
 
 def count_due_entries(db: sqlite3.Connection, now: datetime) -> tuple[int, datetime | None]:

@@ -24,7 +24,7 @@ from scheduler.model.circuit import Circuit, accounts_of, circuits_of
 from scheduler.model.daemon_health import EngineHealth, ReloadState
 from scheduler.model.outcome import SUCCESSES, WOKEN, DeliveryState, Kind, Outcome, Skip, Trigger, WakeResult
 from scheduler.model.settings import Settings
-from scheduler.store import boots
+from scheduler.store import boots, overviews
 from scheduler.telemetry import gauges
 from scheduler.telemetry.catalog import (
     COUNTERS,
@@ -101,6 +101,7 @@ class Metrics:
         self._called_circuits: frozenset[Circuit] = frozenset()
         self._day_plans = gauges.DayPlans()
         self._budget_skips: dict[EntryLabels, datetime] = {}  # when each entry was last skipped because of a budget
+        self._has_read_skips = False  # a query at each scrape would take too long
         for name in ("heartbeatd_stale_results_total", "heartbeatd_skips_taken_back_total"):
             self._counters[name].increase(by=0)
         for kind in Kind:
@@ -218,6 +219,10 @@ class Metrics:
         gauges.read_problems(reading, db, wanted, (*circuits, *self._used_accounts), channels)
         gauges.read_outbox(reading, db, channels)
         gauges.read_breakers(reading, db, circuits)
+        if not self._has_read_skips:
+            self._has_read_skips = True
+            for key, skipped in overviews.last_skips(db, Skip.BUDGET).items():  # of earlier processes
+                self._budget_skips.setdefault(key, skipped)
         skipped_at = dict(self._budget_skips)  # in one step, because the other thread may add a key
         gauges.read_budgets(reading, db, self._settings, wanted, skipped_at, self._day_plans, at)
         if self._settings.postgresql is None:

@@ -258,6 +258,16 @@ def test_the_budget_of_all_entries_is_exhausted_by_the_first_run_that_it_skips(m
         assert page.series("budget_exhausted") == {"budget_exhausted{runs_per_day,,,all}": exhausted}
 
 
+def test_a_budget_is_still_exhausted_after_a_restart(make_world: MakeWorld) -> None:
+    world = make_world(agent(budget="{runs_per_day: 2}"), start="2026-03-02 08:10")
+    world.run_until("2026-03-02 09:40")
+    world.stop()
+    world.boot()
+    for until, exhausted in (("2026-03-02 09:45", 1), ("2026-03-03 00:10", 0)):
+        world.run_until(until)
+        assert Page(world).series("budget_exhausted") == {"budget_exhausted{runs_per_day,heartbeat,ops,entry}": exhausted}
+
+
 def test_each_limit_of_each_budget_is_exhausted_by_the_runs_that_it_skips_itself(make_world: MakeWorld) -> None:
     beat = '{schedule: "*/30 * * * *", checklist: "- look\\n", deliver: log, budget: {%s}}'
     budgets = {"ops": "runs_per_day: 2, usd_per_day: 9, usd_per_try: 0.01", "web": "runs_per_day: 4"}
