@@ -176,6 +176,28 @@ SITUATIONS = {
         (17,),
         {**OPS, "reason": "checklist_unreadable"},
     ),
+    "an agent with one run a day fails before it has ever succeeded": Situation(
+        "HeartbeatFailing",
+        {
+            "heartbeatd_consecutive_failures{kind,name}": "0x5 1x100",
+            "heartbeatd_next_due_timestamp_seconds{kind,name}": "0x5 86400x100",
+            **ACTIVE,
+        },
+        (5,),
+        (10,),
+        OPS,
+    ),
+    "a checklist of an agent with an interval of 20 minutes cannot be read until it is repaired": Situation(
+        "HeartbeatBlocked",
+        {
+            "heartbeatd_skips_total{kind,name,reason}": "0x20 1x20 2x200",
+            "heartbeatd_last_success_timestamp_seconds{kind,name}": "0x59 3600x20 4800x20 6000x20 7200x100",
+            "heartbeatd_expected_by_timestamp_seconds{kind,name}": "2400x59 6000x20 7200x20 8400x20 9600x100",
+        },
+        (39, 61, 66, 75, 90),
+        (46, 59),
+        {**OPS, "reason": "checklist_unreadable"},
+    ),
     "a precheck fails, and the agent is called all the same": Situation(
         "PrecheckFailing", {"heartbeatd_precheck_failures_total{name}": "0x10 1x10 2x10 3x10 4x40"}, (25,), (50,), {"name": "ops"}
     ),
@@ -366,14 +388,15 @@ EXPLAINED = {
     ),
     "alerts that were suppressed are no storm": (
         Situation("AlertStorm", {
-            "heartbeatd_runs_total{kind=heartbeat,name=ops,outcome=alert}": "0+1x60",
+            "heartbeatd_runs_total{kind=heartbeat,name=ops,outcome=alert}": "0+2x60",
             "heartbeatd_suppressions_total{kind=heartbeat,name=ops,reason=duplicate}": "0+1x60",
+            "heartbeatd_suppressions_total{kind=heartbeat,name=ops,reason=no_findings}": "0+1x60",
         }, (30, 60), ())
     ),
     "wakes that expire during a pause were meant": (
         Situation("WakesExpired", {
             "heartbeatd_wakes_total{name=ops,source=api,result=expired}": "0x10 1x60",
-            "heartbeatd_paused_since_timestamp_seconds{kind=heartbeat,name=ops}": "0x60",
+            "heartbeatd_entry_state{kind=heartbeat,name=ops,state=paused}": "1x60",
         }, (20, 60), ())
     ),
     "an upgrade of two minutes": (

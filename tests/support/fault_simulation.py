@@ -53,7 +53,7 @@ SHORT: dict[str, dict[str, str]] = {
     "UnknownPaths": {"15m": "12s", "< 900": "< 12"},
     "DispatchLate": {"> 60": "> 5", "for": "7s"},
     "HeartbeatFailing": {"for": "0s"},
-    "HeartbeatBlocked": {"1h": "12s", "< 3600": "< 12", "< 300": "< 3", "for": "1s"},
+    "HeartbeatBlocked": {"1h": "12s", "< 3600": "< 12", "for": "1s"},
     "PrecheckFailing": {"[6h]": "[16s]", ">= 3": ">= 2"},
     "SlotsLost": {"[6h]": "[24s]", ">= 4": ">= 2", "for": "1s"},
     "HeartbeatSilent": {"[6h]": "[30s]", "for": "6s"},
