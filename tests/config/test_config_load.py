@@ -137,6 +137,39 @@ def test_own_active_hours_replace_inherited_ones_completely(tmp_path: Path) -> N
     assert heartbeats["own"].zone.key == "UTC"
 
 
+WHOLE = """\
+providers: {oa: {kind: openai, api_key: "${KEY}"}}
+prices: {gpt: {input: 1.0, output: 5.0}}
+runners: {local: {kind: command, argv: [cat]}}
+defaults:
+  runner: {kind: command, argv: [ask]}
+  fallbacks: {provider: oa, model: gpt}
+  heartbeat: {interval: 1h, deliver: {to: log, hours: {start: "22:00", end: "06:00", timezone: Asia/Tokyo, days: mon}, critical: hold}}
+agents:
+  bare:
+  named: {fallbacks: {runner: local}}
+  other: {fallbacks: {model: sonnet}}
+  day: {heartbeat: {deliver: {hours: {start: "09:00", end: "10:00"}}}}
+"""
+
+
+def test_own_fallbacks_and_hours_of_delivery_replace_inherited_ones_completely(tmp_path: Path) -> None:
+    heartbeats = read(tmp_path, WHOLE, {"KEY": "k" * 20}).settings.heartbeats
+    assert {name: [each.name for each in found.fallbacks] for name, found in heartbeats.items()} == {
+        "bare": ["oa/gpt"],
+        "named": ["local"],
+        "other": ["sonnet"],
+        "day": ["oa/gpt"],
+    }
+    hours = {
+        name: [(each.hours.key(), each.critical_always) for each in heartbeats[name].deliver_hours] for name in ("bare", "day")
+    }
+    assert hours == {
+        "bare": [("22:00-06:00 mon Asia/Tokyo", False)],
+        "day": [("09:00-10:00 mon,tue,wed,thu,fri,sat,sun UTC", False)],
+    }
+
+
 def test_incomplete_active_hours_do_not_inherit_the_missing_part(tmp_path: Path) -> None:
     text = DEFAULTS.replace('{start: "09:00", end: "10:00"}', "{days: tue}")
     column = text.splitlines()[7].index("active_hours") + 1

@@ -61,8 +61,8 @@ def key(
     name secrets or addresses, or grant permissions, and a stolen token would be as powerful as a login on this machine.
 
     `applies_to` is the other key without which it has no effect, or several of which it needs one (`a or b`). In a heartbeat,
-    `model` means that the runner or `decide` calls one. `renamed_from` are earlier names, which are errors that name the key.
-    `alias` is the name of the key, if the attribute cannot have it.
+    `model` means that the runner, a fallback or `decide` calls one. `renamed_from` are earlier names, which are errors that name
+    the key. `alias` is the name of the key, if the attribute cannot have it.
     """
     extra: dict[str, object] = {"x-else": unset} if unset else {"default": _as_written(default) if written is None else written}
     marks: dict[str, object] = {"x-section": section, "x-own": own, "x-file-only": file_only, "x-applies-to": applies_to}
@@ -998,7 +998,8 @@ class Config(ConfigPart):
     runners: dict[types.Name, Runner] = key({}, "[Runners](runners.md) by name, for `fallbacks`.", file_only=True)
     defaults: Defaults = key(
         Defaults(),
-        "Values that agents and jobs inherit. Maps are merged key by key. Other values, and `active_hours`, are replaced.",
+        "Values that agents and jobs inherit. Maps are merged key by key. Other values, `active_hours`, `hours` and `fallbacks`"
+        " are replaced.",
     )
 
 

@@ -22,8 +22,9 @@ JOB_SCHEDULE_KEYS = ("schedule", "every", "at", "after")
 _JOB_ACTION_KEYS = ("command", "prompt")
 HEARTBEAT_SCHEDULE_KEYS = ("schedule", "interval")
 PRECHECK_KINDS = ("command", *get_args(SourceKind))
-# The parts of these values belong together: the zone or days of one window must not be merged into another window
-_REPLACED_WHOLE = ("active_hours",)
+# The parts of these values belong together: the zone or days of one window must not be merged into another window, nor the
+# provider of one fallback into another fallback.
+_REPLACED_WHOLE = ("active_hours", "hours", "fallbacks")
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,8 +170,8 @@ def _merge_entries(
 
 
 def _merge_maps(base: MarkedMap, over: MarkedMap) -> MarkedMap:
-    """`over` on top of `base`. Maps are merged key by key at every depth; other values and `active_hours` are replaced. An empty
-    value in place of a map keeps the inherited map.
+    """`over` on top of `base`. Maps are merged key by key at every depth; other values and _REPLACED_WHOLE are replaced. An
+    empty value in place of a map keeps the inherited map.
 
     A map of another `kind`, or a precheck of another one, replaces the inherited map, because their keys differ.
     """
