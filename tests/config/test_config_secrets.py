@@ -272,6 +272,13 @@ def test_the_line_break_at_the_end_of_a_file_with_a_secret_is_no_part_of_it(tmp_
         assert token.value.reveal() == TOKEN
 
 
+def test_an_empty_file_in_place_of_a_secret_is_an_error(tmp_path: Path) -> None:
+    for content in ("", "\n"):
+        (tmp_path / "token.txt").write_text(content)
+        (line,) = complaints(tmp_path, RIGHT.replace("${TOKEN}", "${file:token.txt}"))
+        assert line.endswith("server.tokens.bot.value: token.txt is empty; write the secret into it")
+
+
 def test_a_channel_whose_messages_cannot_be_signed_has_no_address(tmp_path: Path) -> None:
     """Otherwise a message would be sent without the signature if the secret is not set."""
     for secret, is_usable in (("0123456789abcdef", True), ("${NOWHERE}", False)):

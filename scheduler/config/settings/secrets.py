@@ -82,7 +82,9 @@ class SecretResolver:
             raise UnsetSecret(f"{name} {problem}; {HOW_TO_SET}")
         path = self._expand_credentials(found["file"])
         try:
-            return _read_small_file(resolve_path(self._folder, path)).removesuffix("\n").removesuffix("\r")
+            if value := _read_small_file(resolve_path(self._folder, path)).removesuffix("\n").removesuffix("\r"):
+                return value
+            raise UnsetSecret(f"{found['file']} is empty; write the secret into it")
         except OSError as error:
             raise UnsetSecret(f"{found['file']} cannot be read: {error.strerror or error}") from None
         except UnicodeDecodeError:
