@@ -67,6 +67,29 @@ def test_effective_values_name_their_origin(tmp_path: Path) -> None:
     assert rows["heartbeat.timeout"] == ("5m", "built in")
     assert rows["heartbeat.timezone"] == ("Europe/Berlin", "top-level timezone")
     assert rows["heartbeat.deliver"] == ("[hook]", "built in")
+    assert rows["heartbeat.model"] == ("m", "model")
+
+
+def test_effective_values_of_a_job_do_not_show_values_of_other_keys(tmp_path: Path) -> None:
+    jobs = "  ask: {prompt: hi, agent: ops, every: 1h}\n  proof: {command: ./work, every: 1h, postcheck: {file: report.md}}\n"
+    loaded = read(tmp_path, f"{RIGHT}{jobs}".replace("    workspace: agents/ops", "    model: m\n    workspace: agents/ops"))
+    assert {"ask", "proof"} <= loaded.settings.jobs.keys()
+    ask, proof = (
+        {row.key: (row.value, row.origin) for row in list_effective_values(tmp_path / "config.yaml", {}, (Kind.CRON, name))}
+        for name in ("ask", "proof")
+    )
+    assert (ask["model"], ask["effort"]) == (("m", "agents.ops"), ("none", "built in"))
+    assert (proof["command"][0], proof["postcheck.command"][0], proof["postcheck.file"][0]) == ("./work", "none", "report.md")
+
+
+def test_the_zone_of_a_heartbeat_that_its_hours_decide_is_not_the_top_level_one(tmp_path: Path) -> None:
+    hours = '{start: "08:00", end: "22:00", timezone: Asia/Tokyo}'
+    read(
+        tmp_path,
+        f"agents: {{ops: {{runner: {{kind: command, argv: [cat]}}, heartbeat: {{interval: 1h, active_hours: {hours}}}}}}}\n",
+    )
+    rows = {row.key: row for row in list_effective_values(tmp_path / "config.yaml", {}, (Kind.HEARTBEAT, "ops"))}
+    assert (rows["heartbeat.timezone"].value, rows["heartbeat.timezone"].origin) == ("Asia/Tokyo", "heartbeat.active_hours")
 
 
 def test_every_key_of_an_agent_is_in_a_section_of_the_form_or_left_out_on_purpose() -> None:

@@ -8,7 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
-from heartbeat.spec import Heartbeat, ModelRunner
+from heartbeat.spec import Fallback, Heartbeat, ModelRunner
 from heartbeat.words import format_duration
 from heartbeatd.answers import ConfigValue
 from scheduler.config.file import marked_yaml
@@ -32,21 +32,27 @@ def list_effective_values(path: Path, environ: Mapping[str, str], key: Key) -> l
     written = loaded.data.merged[section][name]
     masked = SecretMasker(loaded.data.root).mask_map(written, (section, name))
     beat = loaded.settings.heartbeats[name] if kind == "agent" else None
-    entries = [beat] if beat else [loaded.settings.jobs[name], loaded.settings.job_agents.get(name)]
+    agent = loaded.settings.job_agents.get(name)
+    entries = [beat] if beat else [loaded.settings.jobs[name], agent]
     others = _values_without_field(beat, map_at(written, "runner").get("kind", "anthropic")) if beat else {}
-    return list(_Listing(path.name, loaded.data.default_paths, entries, others).iterate_values(model, masked, ()))
+    origins = {"timezone": TOP_LEVEL_ZONE} | (dict.fromkeys(KEYS_OF_AGENT, f"agents.{agent.name}") if agent else {})
+    if beat:
+        in_top_zone = beat.zone == loaded.settings.zone
+        origins = {"heartbeat.timezone": TOP_LEVEL_ZONE if in_top_zone else "heartbeat.active_hours", **ORIGINS_IN_HEARTBEAT}
+    return list(_Listing(path.name, loaded.data.default_paths, entries, others, origins).iterate_values(model, masked, ()))
 
 
 @dataclass(frozen=True, slots=True)
 class _Listing:
     """`homes` are the paths of values under `defaults`, by their position. `entries` are the agent or job as it was built, and
-    `others` the values of keys for which these have no field.
+    `others` the values of keys for which these have no field. `origins` are where the values of keys come from that are not set.
     """
 
     file: str
     homes: Mapping[tuple[int, int], str]
     entries: Sequence[object]
     others: Mapping[str, str]
+    origins: Mapping[str, str]
 
     def iterate_values(self, model: str, written: MarkedMap, above: tuple[str, ...]) -> Iterator[ConfigValue]:
         """The values of a map, whose path is `above`."""
@@ -58,9 +64,10 @@ class _Listing:
                 text = hide_placeholders(format_value(value))
                 yield ConfigValue(key=".".join(path), value=text, origin=self._describe_origin(written, key))
             else:
-                name = ".".join(path)
-                origin = "top-level timezone" if name in ("timezone", "heartbeat.timezone") else "built in"
-                yield ConfigValue(key=name, value=self._built_value(path, form), origin=origin)
+                name, value = ".".join(path), self._built_value(path, form)
+                yield ConfigValue(
+                    key=name, value=value, origin="built in" if value == "none" else self.origins.get(name, "built in")
+                )
 
     def _describe_origin(self, node: MarkedMap, key: str) -> str:
         place = node.marks[key][0]
@@ -77,11 +84,22 @@ class _Listing:
             return format_value(form["default"])
         steps = [FIELDS.get(step, step) for step in path if step != "heartbeat"]
         # A key in a map is a field of the map's value, or a field of the entry, with the name of the map or without it.
-        found = (_field_at(entry, way) for way in (steps, ["_".join(steps)], steps[-1:]) for entry in self.entries)
-        return format_value(next((value for value in found if value not in (None, ())), None))
+        ways = (steps, ["_".join(steps)], *([steps[-1:]] if steps[0] in UNNAMED_MAPS else []))
+        found = (_field_at(entry, way) for way in ways for entry in self.entries)
+        return format_value(next((value for value in found if value not in (None, (), "")), None))
 
 
 FIELDS = {"timezone": "zone"}  # the fields of entries that have another name than their key
+UNNAMED_MAPS = frozenset({"misfire", "problems", "executor", "active_hours", "deliver"})  # the entry itself has their keys
+
+TOP_LEVEL_ZONE = "top-level timezone"
+ORIGINS_IN_HEARTBEAT = {
+    "heartbeat.model": "model",
+    "heartbeat.provider": "runner.provider",
+    "heartbeat.effort": "effort",
+    "heartbeat.fallbacks": "fallbacks",
+}
+KEYS_OF_AGENT = ("model", "effort", "fallbacks", "executor.queue")  # that a job with a prompt has from its agent
 
 
 def _values_without_field(beat: Heartbeat, kind: str) -> dict[str, str]:
@@ -92,6 +110,7 @@ def _values_without_field(beat: Heartbeat, kind: str) -> dict[str, str]:
     return {
         "runner.kind": kind,
         "runner.provider": kind,
+        "runner.account.name": getattr(beat.runner, "account", None) or "none",
         "model": DEFAULT_MODEL if runner and runner.provider.kind == "anthropic" else "none",
         "heartbeat.provider": runner.provider.name if runner else "none",
         "heartbeat.decide.provider": beat.decide.runner.provider.name if beat.decide else "none",
@@ -131,5 +150,7 @@ def format_value(value: object) -> str:
         return f"[{', '.join(map(format_value, value))}]"
     if isinstance(value, timedelta):
         return format_duration(value)
+    if isinstance(value, Fallback):
+        return value.name
     text = value.key if isinstance(value, ZoneInfo) else str(value)
     return text if text.isprintable() and text else ascii(text)
