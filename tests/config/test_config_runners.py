@@ -704,6 +704,16 @@ def test_the_minimum_interval_is_only_for_agents_that_call_a_model(tmp_path: Pat
     assert ops(tmp_path, 'runner: {kind: http, url: "http://a"}', "interval: 10s").interval == timedelta(seconds=10)
 
 
+@pytest.mark.parametrize(
+    ("fallback", "key"),
+    [("{provider: anthropic, model: q}", "max_output_tokens: 8k"), ("{runner: later}", "async_timeout: 3h")],
+)
+def test_a_key_that_only_a_fallback_uses_is_no_error(tmp_path: Path, fallback: str, key: str) -> None:
+    runner = f"runner: {{kind: command, argv: [cat]}}\n    fallbacks: {fallback}"
+    text = fleet(runner, f"budget: unlimited\n      {key}") + 'runners: {later: {kind: http, url: "http://a"}}\n'
+    assert read(tmp_path, text, ENVIRON).settings.heartbeats["ops"].fallbacks
+
+
 def test_no_secret_of_a_provider_or_a_gateway_is_shown(tmp_path: Path) -> None:
     text = fleet('runner: {kind: http, url: "http://a/${KEY}", headers: {Authorization: "Bearer ${KEY}"}}', "decide: {model: q}")
     loaded = read(tmp_path, text, ENVIRON)
@@ -769,6 +779,19 @@ def test_reading_commands_need_no_key(tmp_path: Path) -> None:
             'runner: {kind: python, call: "a:b"}',
             "isolated_session: false",
             {"runner.call": "a:b", "runner.in_process": "false", "heartbeat.session_keep": "8", "heartbeat.provider": "none"},
+        ),
+        (
+            "runner: {kind: command, argv: [./ask], account: {max_runs: 5 per 1h}}\n    model: m\n    effort: high\n    fallbacks: {provider: local, model: q}",
+            BEAT,
+            {
+                "runner.account.name": "ask",
+                "fallbacks.effort": "none",
+                "fallbacks.runner": "none",
+                "heartbeat.model": "m",
+                "heartbeat.effort": "high",
+                "heartbeat.fallbacks": "[local/q]",
+                "heartbeat.misfire.grace": "10m",
+            },
         ),
     ],
 )

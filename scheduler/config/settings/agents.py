@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from zoneinfo import ZoneInfo
@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 from cron.job_schedules import CronSchedule
 from heartbeat.hours import Hours
 from heartbeat.slots import ScheduleSlots
-from heartbeat.spec import Heartbeat, ModelRunner
+from heartbeat.spec import Heartbeat, HttpRunner, ModelRunner, PythonRunner, Runner
 from scheduler.config.keys import models
 from scheduler.config.settings.config_node import ConfigContext, ConfigNode, build_spec
 from scheduler.config.settings.entry_parts import (
@@ -42,10 +42,10 @@ def build_heartbeat(name: str, agent: models.Agent, node: ConfigNode, runners: R
     interval = _build_interval(agent, keys)
     schedule = build_schedule(beat.schedule, zone, keys, calls_model=calls_model(agent)) if beat.schedule is not None else None
     runner = runners.build_runner(agent, node)
-    keys.report_unused(_find_unused_keys(agent))
     model = runners.choose_model(agent, runner, node)
     given, place = (agent.fallbacks, node) if beat.fallbacks is None else (beat.fallbacks, keys)
     fallbacks = runners.build_fallbacks(given, (runner, model), agent, place)
+    keys.report_unused(_find_unused_keys(agent, [each.runner for each in fallbacks]))
     built = build_spec(
         beat,
         Heartbeat,
@@ -108,18 +108,18 @@ def _ever_fires_in_hours(schedule: CronSchedule, hours: Hours, offset: timedelta
     return hours.always or ScheduleSlots(schedule, hours, offset).next(SOME_DAY) is not None
 
 
-def _find_unused_keys(agent: models.Agent) -> Iterator[tuple[str, str]]:
-    """Keys that have no effect because of others, each with the error."""
+def _find_unused_keys(agent: models.Agent, others: Sequence[Runner]) -> Iterator[tuple[str, str]]:
+    """Keys that have no effect because of others, each with the error. `others` are the runners of the fallbacks."""
     beat, kind = agent.heartbeat, agent.runner.kind
     if beat.backoff_on_failure and (beat.schedule is not None or (beat.interval is None and "interval" in beat.model_fields_set)):
         yield "backoff_on_failure", "there is no interval to double; remove backoff_on_failure, or write interval: 30m"
-    if not calls_model(agent):
+    if not (calls_model(agent) or any(isinstance(each, ModelRunner) for each in others)):
         for key, form in models.definition("Heartbeat")["properties"].items():
             if form.get("x-applies-to") == "model":
                 yield key, f"a runner of kind {kind} calls no model and sets its own limits; remove {key}"
     if not uses_provider(agent):
         yield "provider", f"a runner of kind {kind} calls no model; remove provider, or write runner: {{kind: anthropic}}"
-    if kind not in ASYNC_RUNNERS:
+    if kind not in ASYNC_RUNNERS and not any(isinstance(each, HttpRunner | PythonRunner) for each in others):
         yield "async_timeout", f"a runner of kind {kind} answers immediately; remove async_timeout"
     if "run" not in (beat.on_missing, beat.on_empty):
         problem = "memory files are read only in runs without a checklist, which are skipped here"
