@@ -100,6 +100,14 @@ def test_agents_that_call_a_model_without_a_budget_get_one_warning_with_advice(t
     assert warnings(tmp_path, text.replace("retries: 1", "enabled: false"), ENVIRON) == []
 
 
+def test_a_budget_is_advised_for_each_agent_by_name_if_others_would_not_accept_it_as_a_default(tmp_path: Path) -> None:
+    text = RIGHT.replace(LIMITS, "limits: {}").replace(BUDGET, "retries: 1").replace("      retries: 2\n", "")
+    text += "  own: {runner: {kind: command, argv: [ask]}, heartbeat: {interval: 1h, deliver: log}}\n"
+    (line,) = warnings(tmp_path, text, ENVIRON)
+    assert line.endswith("no budget; write budget: {usd_per_day: 1.00} for ops, or budget: unlimited if that is intended")
+    assert warnings(tmp_path, text.replace("retries: 1", "budget: {usd_per_day: 1.00}"), ENVIRON) == []
+
+
 def test_jobs_that_call_a_model_without_a_budget_get_a_warning_with_advice(tmp_path: Path) -> None:
     text = RIGHT.replace(LIMITS, "limits: {}") + 'cron:\n  ask: {schedule: "0 9 * * *", prompt: hello, agent: ops}\n'
     line = "defaults: {cron: {budget: {usd_per_day: 1.00}}}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import ceil
@@ -25,12 +25,15 @@ Problems = Iterator[tuple[str, str]]
 
 
 class Budgets:
-    """The allowances of all entries; `unlimited` counts the enabled entries of each kind that call a model without a budget."""
+    """The allowances of all entries. `unlimited` are the enabled entries of each kind that call a model without a budget.
+    `unknown` are the kinds with an entry whose usage is unknown, and that would reject a limit in USD in `defaults`.
+    """
 
     def __init__(self, shared: Budget | None, prices: Prices) -> None:
         """`shared` is the budget of all entries."""
         self.allowances: dict[tuple[Kind, str], Allowance] = {}
-        self.unlimited: Counter[Kind] = Counter()
+        self.unlimited: defaultdict[Kind, list[str]] = defaultdict(list)
+        self.unknown: set[Kind] = set()
         self._shared = shared
         self._prices = prices
 
@@ -48,7 +51,10 @@ class Budgets:
         own = budget_of_days(part, zone) if part else None
         bounds = EntryLimits(own, self._shared, attempt, kind.label_of(name))
         has_day_limit = own is not None or self._shared is not None
-        self.unlimited[kind] += bool(attempt.all_models and part and not has_day_limit)
+        if attempt.has_unknown_usage and part and usd is None:
+            self.unknown.add(kind)
+        if attempt.all_models and part and not has_day_limit:
+            self.unlimited[kind].append(name)
         if not (has_day_limit or bounds.has_run_limit):
             return  # as for most entries: of a large config, the checks would take a tenth of the time
         bounds = replace(bounds, attempt=limit_prompt(attempt))

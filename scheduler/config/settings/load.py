@@ -11,7 +11,7 @@ from pathlib import Path
 
 from cron.job import Job
 from heartbeat.spec import Agent, Ask, Heartbeat, ModelRunner
-from heartbeat.words import format_count
+from heartbeat.words import format_count, list_names
 from heartbeatd.state_folder import DEFAULT_STATE, config_folder, is_server, real_path, resolve_path
 from scheduler.channels import registry
 from scheduler.config.file.diagnostics import NO_POSITION, Diagnostic, Diagnostics
@@ -111,9 +111,8 @@ def _build_settings(
     heartbeats = _build_heartbeats(context, runners, allowed)
     found_jobs, job_agents = _build_jobs(context, runners, allowed, heartbeats)
     providers.report_problems()
-    for kind, number in allowed.unlimited.items():
-        if number:
-            _warn_unlimited(kind, number, context)
+    for kind, names in allowed.unlimited.items():
+        _warn_unlimited(kind, names, context, by_name=kind in allowed.unknown)
     beat = config.defaults.heartbeat
     deliver = names_of(beat.problems.deliver or beat.deliver)
     used = _used_channels([*heartbeats.values(), *found_jobs.values()], context) | {*deliver}
@@ -246,10 +245,11 @@ def _with_env_file(
     return environ
 
 
-def _warn_unlimited(kind: Kind, number: int, context: ConfigContext) -> None:
-    """Warn about the entries that have no budget."""
+def _warn_unlimited(kind: Kind, names: Sequence[str], context: ConfigContext, *, by_name: bool) -> None:
+    """Warn about the entries that have no budget. With `by_name`, others do not accept such a budget in `defaults`."""
     section, noun, part = ("agents", "agent", "heartbeat") if kind is Kind.HEARTBEAT else ("cron", "job", "cron")
-    lacking = "calls a model and has no budget" if number == 1 else "call a model and have no budget"
-    line = f"defaults: {{{part}: {{budget: {{usd_per_day: 1.00}}}}}}"
+    lacking = "calls a model and has no budget" if len(names) == 1 else "call a model and have no budget"
+    line = "budget: {usd_per_day: 1.00}"
+    line = f"{line} for {list_names(names, 3)}" if by_name else f"defaults: {{{part}: {{{line}}}}}"
     advice = f"write {line}, or budget: unlimited if that is intended"
-    context.top.add_warning(f"{format_count(number, noun)} {lacking}; {advice}", section)
+    context.top.add_warning(f"{format_count(len(names), noun)} {lacking}; {advice}", section)
