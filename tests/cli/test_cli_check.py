@@ -212,6 +212,9 @@ agents:
     fallbacks: [small, {runner: spare}, {runner: spare, model: small}]
     heartbeat: {precheck: {command: "new-mail --now | head"}}
   away: {}
+  bare: {heartbeat: {interval: 1h}}
+  woken: {workspace: agents/bare, heartbeat: {interval: none}}
+  only-woken: {heartbeat: {interval: none}}
   made: {heartbeat: {on_missing: create}}
   off: {heartbeat: {enabled: false}}
 cron:
@@ -232,6 +235,7 @@ def test_each_missing_file_or_program_in_the_config_is_a_warning(
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     here = tmp_path / "agents" / "here"
     (here / "FOLDER").mkdir(parents=True)
+    (tmp_path / "agents" / "bare").mkdir()
     (here / "HEARTBEAT.md").symlink_to("SOUL.md")
     (here / "SOUL.md").write_text("You are gentle.")
     (here / "link.md").symlink_to("SOUL.md")
@@ -254,6 +258,10 @@ def test_each_missing_file_or_program_in_the_config_is_a_warning(
         ],
         ["agents.here.heartbeat.precheck.command", "there is no program 'new-mail'; PATH is /usr/bin:/bin"],
         ["agents.away.workspace", "the folder agents/away does not exist; do: mkdir -p agents/away"],
+        [
+            "agents.bare.heartbeat.checklist",
+            "agents/bare/HEARTBEAT.md does not exist, so its planned runs are skipped",
+        ],
         ["cron.a.command", "there is no program backup.sh"],
         ["cron.b.command", "there is no program 'no-such-program'; PATH is /usr/bin:/bin"],
         ["cron.c.workdir", "the folder nowhere does not exist; do: mkdir -p nowhere"],

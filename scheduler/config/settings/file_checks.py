@@ -65,14 +65,17 @@ def find_missing_files(settings: Settings) -> Iterator[Fault]:
 
 def _check_agent(beat: Heartbeat, context: tuple[str, ...]) -> Iterator[KeyProblem]:
     has_list = "\n" not in beat.checklist
+    # A wake starts a run without a checklist too, and an agent without planned runs has no others.
+    needs_list = has_list and beat.on_missing == "skip" and (beat.interval or beat.schedule) is not None
     if not beat.workspace.is_dir():
-        if (has_list and beat.on_missing == "skip") or context:
+        if needs_list or context:
             yield ("workspace",), _missing_folder(beat.workspace)
     else:
         folder = beat.workspace
         refusal = read_file(folder, beat.checklist) if has_list else ""
-        if isinstance(refusal, FileProblem) and (refusal is not FileProblem.MISSING or beat.on_missing == "skip"):
-            yield ("heartbeat", "checklist"), f"{_explain_refusal(folder, beat.checklist, refusal)}, so its runs are skipped"
+        if isinstance(refusal, FileProblem) and (refusal is not FileProblem.MISSING or needs_list):
+            which = "planned runs" if refusal is FileProblem.MISSING else "runs"
+            yield ("heartbeat", "checklist"), f"{_explain_refusal(folder, beat.checklist, refusal)}, so its {which} are skipped"
         for index, name in enumerate(context):
             if isinstance(refusal := read_file(folder, name), FileProblem):
                 yield ("context", index), f"{_explain_refusal(folder, name, refusal)}, so it is left out of the prompt"
