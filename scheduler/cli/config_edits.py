@@ -148,6 +148,9 @@ def _parse_assignment(text: str) -> tuple[list[str], object]:
         found = None
     if diagnostics.has_errors:
         raise InputError(f"the value of {key} is not YAML: {value!r}; put a text with special characters in quotes of its own")
+    written = value.strip()
+    if isinstance(found, str) and found != written and written[0] not in "'\"|>":  # YAML ends it at a #
+        raise InputError(f"the value of {key} would be {found!r}; put a text with special characters in quotes of its own")
     if found is None:
         raise InputError(f"{key} has no value; write KEY=VALUE, or `heartbeatd config unset {key}` to remove it")
     return _parse_key(key), found
@@ -264,10 +267,10 @@ def _shared_keys(config: LoadedConfig) -> tuple[dict[str, object], tuple[str, ..
     """
     defaults = config.data.agent
     others = [each for each in map_at(config.data.file, "agents").values() if isinstance(each, Mapping)]
-    called = [each for each in others if "runner" in each]
     shared: dict[str, object] = {}
     comment: tuple[str, ...] = ()
     if "runner" not in defaults:
+        called = [each for each in others if "runner" in each] or others  # an agent without a runner calls Anthropic
         shared = {key: called[-1][key] for key in ("runner", "model") if key in called[-1]} if called else {"runner": ECHO}
         comment = () if called else (templates.ECHO_ADVICE,)
     if "deliver" not in map_at(defaults, "heartbeat"):

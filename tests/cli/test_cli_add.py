@@ -150,6 +150,20 @@ def test_defaults_are_not_repeated(tmp_path: Path) -> None:
     assert "deliver" not in added
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "defaults: {model: m}\nagents:\n  one: {heartbeat: {interval: 1h}}\n",
+        "agents:\n  one: {model: m, heartbeat: {interval: 1h}}\n",
+    ],
+)
+def test_a_new_agent_calls_the_model_that_the_others_call(tmp_path: Path, text: str) -> None:
+    config = write(tmp_path, f"prices: {{m: {{input: 1.0, output: 5.0}}}}\nlimits: {{budget: {{usd_per_day: 5}}}}\n{text}")
+    assert add(config, "agent", "two", "--template", "disk") == 0
+    one, two = load_config(config, {}).settings.heartbeats.values()
+    assert (two.runner, two.model) == (one.runner, one.model)
+
+
 PHONE = "channels: {phone: {kind: command, argv: [send]}}\n"
 TWO_CHANNELS = "channels: {phone: {kind: command, argv: [send]}, ops: {kind: command, argv: [send]}}\n"
 RUNNER = "runner: {kind: command, argv: [ask]}"
