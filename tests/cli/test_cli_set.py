@@ -113,6 +113,10 @@ def test_a_dry_run_writes_nothing(config: Path, capsys: pytest.CaptureFixture[st
         ("agents..interval=1h", "is not the path of a key"),
         ("timezone=", "timezone has no value"),
         ("timezone={", "the value of timezone is not YAML"),
+        (
+            "agents.mail.heartbeat.prompt=look at #3",
+            "the value of agents.mail.heartbeat.prompt would be 'look at'; put a text with",
+        ),
     ],
 )
 def test_a_wrong_assignment_is_refused_and_changes_nothing(
