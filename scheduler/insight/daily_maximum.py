@@ -15,7 +15,7 @@ from heartbeat.spec import Agent, Heartbeat
 from heartbeatd.answers import EntryName, ResponseBody, Shared
 from scheduler.engine.recovery import MAX_CRASHES
 from scheduler.model import budget, local_days
-from scheduler.model.budget import Allowance, AttemptUsage
+from scheduler.model.budget import Allowance, AttemptUsage, Budget
 from scheduler.model.entry import Key
 from scheduler.model.local_days import A_DAY
 from scheduler.model.outcome import Kind
@@ -74,7 +74,7 @@ def compute_daily_maximum(settings: Settings, now: datetime) -> DailyMaximum:
     total = _sum_known(shares)
     months = [_share_of_total(settings, maximum, maximum.usd_per_month) for maximum in maximums]
     shared = settings.limits.budget
-    by_budget = _least(shared.usd_per_day, shared.usd_per_month) if shared else None
+    by_budget = _least(shared.usd_per_day, shared.usd_per_month, _usd_of_shared_runs(shared, maximums)) if shared else None
     is_shared = by_budget is not None and (total is None or by_budget < total)
     usd = by_budget if is_shared else total
     return DailyMaximum(
@@ -100,10 +100,23 @@ def _sum_known(amounts: list[float | None]) -> float | None:
     return sum(known) if len(known) == len(amounts) else None
 
 
+def _usd_of_shared_runs(shared: Budget, maximums: list[EntryMaximum]) -> float | None:
+    """The cost of as many of the most expensive runs as all entries together may start in a day; None if it is unknown."""
+    of_runs = [None if each.usd_per_try is None else each.usd_per_try * each.tries / each.runs for each in maximums]
+    if shared.runs_per_day is None or _sum_known(of_runs) is None:
+        return None
+    return shared.runs_per_day * max(filter(None, of_runs), default=0.0)
+
+
 def _entry_maximum(settings: Settings, entry: _PromptedEntry) -> EntryMaximum:
     found = settings.allowances.get((entry.kind, entry.name))
-    own = found.own if found else None
-    runs = entry.runs if own is None or own.runs_per_day is None else min(entry.runs, own.runs_per_day)
+    own, shared = found.own if found else None, settings.limits.budget
+    most_runs = [entry.runs]
+    if own and own.runs_per_day:
+        most_runs.append(own.runs_per_day)
+    if shared and shared.runs_per_day:  # a day of another zone may overlap two days of the budget of all
+        most_runs.append(shared.runs_per_day * (1 if entry.zone.key == settings.zone.key else 2))
+    runs = min(most_runs)
     tries = runs * entry.attempts
     most = _max_usd_per_attempt(entry.attempt, found)
     usd = tries * most if most is not None else None
