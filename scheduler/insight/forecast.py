@@ -168,7 +168,7 @@ def _with_waking_jobs(foreseen: EntryForecast, planned: Mapping[Key, EntryForeca
     for each in sorted(names):
         chain, _ = follow_chain(jobs, each)
         if all(planned[Kind.CRON, job].will_fire for job in (each, *chain)):
-            waking[chain[-1] if each == name else each] = planned[Kind.CRON, chain[-1]]
+            waking[each if foreseen.course.kind is Kind.HEARTBEAT else chain[-1]] = planned[Kind.CRON, chain[-1]]
     return replace(foreseen, waking_jobs=waking, limits=plan.settings.limits)
 
 

@@ -239,6 +239,20 @@ def test_the_worst_day_is_shown_for_each_entry_with_a_model_and_in_total(
     }  # fmt: skip
 
 
+def test_the_runs_that_all_together_may_start_limit_the_worst_day(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The agent whose day is that of another zone may run on two days of the shared budget."""
+    shared = CEILINGS.replace("budget: {usd_per_day: 1.50}", "budget: {runs_per_day: 2}")
+    config.write_text(shared.replace("retries: 0}", "retries: 0, timezone: Asia/Tokyo}"), "utf-8")
+    assert lines(capsys, config, "--worst") == [
+        "NAME RUNS TRIES USD EACH USD A DAY BY",
+        "agent/ops 2 12 0.1200 1.20 budget",
+        "agent/far 4 16 0.1200 1.92 runs",
+        "RUNS: planned ones, a late one, and as many by wakes as limits.wake_flood allows",
+        "all: at most 1.44 USD a day by limits.budget",  # two runs of ops, with six tries each
+        "by runs: if nobody changes the clock, restarts the daemon, or runs agents or jobs by hand",
+    ]
+
+
 def test_printed_limits_are_rounded_up(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config.write_text(CEILINGS.replace("usd_per_day: 1.20", "usd_per_day: 1.204"), "utf-8")
     assert lines(capsys, config, "--worst")[1] == "agent/ops 4 24 0.1200 1.21 budget"
@@ -361,3 +375,18 @@ def test_a_plan_lists_a_job_after_another_one_by_that_alone(config: Path, capsys
     config.write_text("cron:\n  backup: {every: 1h, command: x}\n  verify: {after: backup, command: x}\n", "utf-8")
     shown = lines(capsys, config, "--from", "2027-03-27T12:00", "--for", "24h")
     assert [line for line in shown if "verify" in line] == ["cron/verify: up to 24 more runs after cron/backup"]
+
+
+def test_the_jobs_that_wake_an_agent_are_named_though_one_has_the_name_of_the_agent(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text(
+        "agents: {ops: {runner: {kind: command, argv: [a]}, heartbeat: {interval: none, deliver: log}}}\n"
+        "cron:\n"
+        "  first: {every: 6h, command: x, wake_heartbeat: ops}\n"
+        "  ops: {after: first, command: x, wake_heartbeat: ops}\n",
+        "utf-8",
+    )
+    wakes = next(each["wakes"] for each in data(capsys, config)["entries"] if each["kind"] == "heartbeat")
+    assert (wakes["by"], wakes["at_most"]) == (["first", "ops"], 6)
