@@ -146,11 +146,12 @@ class Override:
     value: str
 
     def concerns(self, label: str) -> bool:
-        """Whether it may change this entry (agent/NAME or cron/NAME): it sets one of its keys, or a default."""
+        """Whether it may change this entry (agent/NAME or cron/NAME): it sets one of its keys, a default, or a map with them."""
         kind, _, name = label.partition("/")
         section = "agents" if kind == "agent" else "cron"
-        is_default = self.key.startswith("defaults.") and self.key.startswith("defaults.cron.") == (section == "cron")
-        return is_default or self.key.startswith(f"{section}.{name}.")
+        key, own = f"{self.key}.", f"{section}.{name}."
+        is_default = key.startswith("defaults.") and key.startswith("defaults.cron.") == (section == "cron")
+        return is_default or key.startswith(own) or own.startswith(key) or key == "defaults."
 
 
 @dataclass(frozen=True, slots=True)

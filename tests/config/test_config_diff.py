@@ -167,6 +167,21 @@ def test_an_override_concerns_no_agent_whose_name_only_begins_the_same_and_no_jo
     assert [[each.concerns(label) for label in labels] for each in (own, default)] == [[False, True, False], [True, True, False]]
 
 
+def test_an_override_of_a_whole_map_concerns_the_entries_in_it() -> None:
+    labels = ("agent/ops", "agent/web", "cron/ops")
+    found = {
+        key: [Override("X", key, NOT_SET, "{}").concerns(label) for label in labels]
+        for key in ("agents.ops", "cron", "defaults.cron", "defaults", "limits")
+    }
+    assert found == {
+        "agents.ops": [True, False, False],
+        "cron": [False, False, True],
+        "defaults.cron": [False, False, True],
+        "defaults": [True, True, True],
+        "limits": [False, False, False],
+    }
+
+
 def test_a_value_that_agents_share_by_an_alias_is_masked_and_compared_for_each_of_them(tmp_path: Path) -> None:
     shared = "x-env: &env {KEY: first-secret}  # was first-secret\nx-zone: &zone Europe/Berlin\n"
     text = shared + CONFIG.replace("timezone: Europe/Berlin", "timezone: *zone").replace(
