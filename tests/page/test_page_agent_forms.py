@@ -438,6 +438,14 @@ def test_an_emptied_field_removes_its_key(daemon: WebDaemon) -> None:
     assert daemon.config.read_text() == CONFIG.replace('      active_hours: "08:00-22:00"\n', "")
 
 
+def test_a_key_that_is_left_out_of_a_map_is_removed(daemon: WebDaemon) -> None:
+    user = user_of(daemon)
+    for hours in ('{start: "08:00", end: "22:00", days: mon-fri}', '{start: "08:00", end: "22:00"}'):
+        shown = send(user, opened_form(user) | {"heartbeat.active_hours": hours})
+        send(user, form_fields(shown, f"{OPS}/config"), "write")
+        assert daemon.config.read_text() == CONFIG.replace('active_hours: "08:00-22:00"', f"active_hours: {hours}")
+
+
 def test_errors_are_at_their_fields_and_everything_is_kept(daemon: WebDaemon) -> None:
     user = user_of(daemon)
     wrong = {"heartbeat.interval": "1 fortnight", "heartbeat.retries": "many", "heartbeat.prompt": "Two\r\nlines", "model": "big"}

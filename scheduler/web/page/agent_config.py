@@ -246,8 +246,16 @@ def changes_of_form(sent: Form) -> dict[str, object]:
     for key in all_keys():
         text, seen = _sent_text(sent, key), _sent_text(sent, SEEN + key)
         if key in sent and text != seen:
-            _merge_change(changes, nest_value(key.split("."), parse_field(key, text)))
+            patch = _patch_between(parse_field(key, seen), parse_field(key, text))
+            _merge_change(changes, nest_value(key.split("."), patch))
     return changes
+
+
+def _patch_between(old: object, new: object) -> object:
+    """The JSON merge patch from one value to another. Keys of a map that are left out are removed."""
+    if not (isinstance(old, Mapping) and isinstance(new, Mapping)):
+        return new
+    return {key: _patch_between(old.get(key), new.get(key)) for key in {**old, **new}}
 
 
 def _merge_change(changes: dict[str, object], more: Mapping[str, object]) -> None:
