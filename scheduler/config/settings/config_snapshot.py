@@ -14,7 +14,7 @@ from heartbeatd.state_folder import config_folder
 from scheduler.config.file import marked_yaml, text_editing
 from scheduler.config.file.diagnostics import Diagnostics
 from scheduler.config.file.marked_yaml import MarkedList, MarkedMap
-from scheduler.config.keys.models import keys_with_form
+from scheduler.config.keys.models import keys_with_form, text_keys
 from scheduler.config.keys.value_types import SECRET_FORM, SECRETS_FORM
 from scheduler.config.settings.config_data import override_steps
 from scheduler.config.settings.load import LoadedConfig, load_config
@@ -178,7 +178,8 @@ class SecretMasker:
             return value
         if _is_secret_text(path, value):
             return self._mask_secret(value)
-        return self._mask_quoted(value) if path[-1] in TEXT_KEYS else value
+        # A precheck, for example, may be written as its command alone.
+        return self._mask_quoted(value) if text_keys().get(path[-1], path[-1]) in TEXT_KEYS else value
 
     def _mask_secret(self, text: str) -> str:
         """References stay as they are: they name a secret without containing it. The kind of a URL stays too."""
