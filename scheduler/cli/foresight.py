@@ -13,6 +13,7 @@ from scheduler.cli.daemon_files import Source
 from scheduler.cli.output import Column, entry_label, format_list, format_table, format_time, print_answer, wrap_text
 from scheduler.cli.progress import show_progress
 from scheduler.config.settings import load
+from scheduler.config.settings.config_snapshot import load_stored, store_config
 from scheduler.foresight.assumptions import check_begin
 from scheduler.foresight.playback import temporary_folder
 from scheduler.foresight.replay import WARM_UP, Past, Replay, ReplayedRun, ReplayTotals, replay, settings_of_records, verdict_text
@@ -146,7 +147,8 @@ def print_replay(since: datetime, source: Source) -> None:
     until = output.utc_now()
     check_begin("--since", since, until)
     with show_progress("playing the records", delay=0.0) as progress:
-        settings = load.load_config(source.config, os.environ, resolve_secrets=False).settings
+        loaded = load.load_config(source.config, os.environ, resolve_secrets=False)
+        settings = load_stored(store_config(loaded)).settings  # without secrets, as the config of the records is
         with source.open() as db:
             past = Past.read(db, since - WARM_UP, settings, settings_of_records(db))
         if not any(run.slot >= since for run in past.runs):

@@ -12,6 +12,10 @@ from world import MakeWorld, World
 
 from scheduler.cli import output
 from scheduler.cli.main import main
+from scheduler.config.settings.config_snapshot import store_config
+from scheduler.config.settings.load import load_config
+from scheduler.store.config_history import record_config_in_force
+from scheduler.store.transaction import Transaction
 
 
 @pytest.fixture
@@ -46,6 +50,24 @@ def test_json_has_every_changed_run_with_the_old_and_the_new_reason(world: World
     found = json.loads(capsys.readouterr().out)
     assert found["changed"][0]["after"] == {"result": "skipped", "why": "active_hours", "messages": 0}
     assert found["before"]["messages"] == 2
+
+
+def test_an_unchanged_config_with_a_secret_in_a_precheck_has_no_unknown_runs(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The stored config, with which that of the file is compared, has no secrets."""
+    yaml = CONFIG.replace("interval: 1h,", 'interval: 1h, precheck: "./new-mail.sh --password correct-horse-battery",')
+    world = make_world(yaml, start=NIGHT)
+    world.prechecks["ops"] = lambda call: f"mail {call.at.hour}"
+    world.run(hours=24)
+    with world.store.transaction() as db:
+        record_config_in_force(Transaction(db, world.clock.now, ""), store_config(load_config(world.config, {})))
+    monkeypatch.setattr(output, "utc_now", lambda: world.clock.now)
+    since = NIGHT.replace(" ", "T") + "Z"
+    assert main(["replay", "-c", str(world.config), "--state", str(world.database), "--since", since, "--format", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["unknown"], found["changed"]) == ([], [])
+    assert found["unchanged"] > 20
 
 
 def test_a_simulation_can_repeat_the_recorded_days(world: World, capsys: pytest.CaptureFixture[str]) -> None:
