@@ -39,7 +39,13 @@ class Secret:
         return self
 
 
-class MissingSecret(Secret):
+class UncheckedSecret(Secret):
+    """A secret whose value is not looked up, or may be another one on the machine that uses it, so that it is not checked."""
+
+    __slots__ = ()
+
+
+class MissingSecret(UncheckedSecret):
     """A secret that has no value on this machine, which therefore cannot run what needs it. `problem` says why, in words."""
 
     __slots__ = ("problem",)

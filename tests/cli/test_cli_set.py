@@ -138,6 +138,25 @@ def test_a_shared_value_is_refused_with_its_line(config: Path, capsys: pytest.Ca
     assert config.read_text() == shared
 
 
+@pytest.mark.parametrize(
+    ("value", "problem"),
+    [
+        ("channels.phone=https://example.org/", "an https:// address alone names no kind"),
+        ("providers.local={kind: openai, base_url: localhost}", "this is not the address of a server"),
+        ("server.tokens={ui: {value: short, may: [read]}}", "this token"),
+        ("agents.web={runner: {kind: http, url: 'http://x', headers: {X-Name: ü}}}", "a header can contain only ASCII"),
+        ("executor={kind: procrastinate, dsn: localhost}", "this is not the address of a PostgreSQL database"),
+    ],
+)
+def test_a_value_that_the_daemon_would_reject_is_not_written(
+    config: Path, capsys: pytest.CaptureFixture[str], value: str, problem: str
+) -> None:
+    """The command needs no secrets. What is written in the file itself is checked all the same."""
+    assert call(config, "set", value) == 2
+    assert problem in capsys.readouterr().err
+    assert config.read_text() == CONFIG
+
+
 def test_a_missing_config_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert call(tmp_path / "config.yaml", "set", "timezone=UTC") == 2
     assert capsys.readouterr().err.count("\n") == 1

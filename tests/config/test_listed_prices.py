@@ -9,11 +9,12 @@ from datetime import date, timedelta
 from pathlib import Path
 
 import pytest
-from config_file import complaints, read, warnings
+from config_file import complaints, read, warnings, write
 
 from heartbeat.runners import Call, Tokens
 from scheduler.cli.main import main
 from scheduler.config.settings.listed_prices import describe_list, find_listed_price
+from scheduler.config.settings.load import load_config
 from scheduler.model.budget import Price, PriceVariant, call_cost
 from scheduler.model.outcome import Kind
 
@@ -64,6 +65,11 @@ def test_a_model_of_the_same_name_at_another_provider_does_not_have_the_listed_p
     """A local server may have a model of any name. Only the agent at Anthropic has a known cost."""
     found = read(tmp_path, TWO_PROVIDERS, ENVIRON)
     assert [each.path for each in found.warnings if "has no price" in each.message] == ["agents.near.model"]
+    assert [cost_at(found.settings.prices, each) for each in ("anthropic", "local", None)] == [1.0, None, None]
+
+
+def test_plans_and_simulations_which_resolve_no_secrets_use_the_same_prices(tmp_path: Path) -> None:
+    found = load_config(write(tmp_path, TWO_PROVIDERS), {}, resolve_secrets=False)
     assert [cost_at(found.settings.prices, each) for each in ("anthropic", "local", None)] == [1.0, None, None]
 
 

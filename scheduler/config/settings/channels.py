@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from heartbeatd.secret import Secret
+from heartbeatd.secret import Secret, UncheckedSecret
 from scheduler.channels import registry
 from scheduler.channels.channel_kind import ChannelKind
 from scheduler.channels.url_template import PLACEHOLDER, check_placeholder, fill_placeholder, url_scheme
@@ -69,7 +69,7 @@ def _build_channel(name: str, part: models.Channel, node: ConfigNode) -> Channel
         None if runs_program else node.resolve_secret(text, key)
         for key, text in (("url", part.url), ("base_url", part.base_url), ("secret", part.secret))
     )
-    known = url.reveal() if url and not node.context.secrets.is_disabled else ""
+    known = url.reveal() if url and not isinstance(url, UncheckedSecret) else ""
     scheme = url_scheme(known or part.url or "")
     kind = registry.kind_for(part.kind, scheme)
     limit = None
@@ -110,10 +110,10 @@ def _check_other_keys(
         if getattr(part, key) and not getattr(kind, feature) and not (kind.runs_program and key == "base_url"):
             others = " and ".join(each.name for each in registry.KINDS if getattr(each, feature))
             node.add_error(f"only {others} {verb}; remove {key}", key)
-    are_known = not node.context.secrets.is_disabled
     if kind.has_base_url:
         node.check_address(base, "base_url")
-    if secret and kind.is_signed and are_known and len(secret.reveal()) < LEAST_SECRET:
+    is_checked = secret and not isinstance(secret, UncheckedSecret)
+    if secret and kind.is_signed and is_checked and len(secret.reveal()) < LEAST_SECRET:
         problem = f"this secret is shorter than {LEAST_SECRET} characters; make one with: openssl rand -hex 32"
         node.add_error(problem, "secret")
     elif kind.is_signed:

@@ -9,6 +9,7 @@ from ipaddress import ip_address
 from itertools import pairwise
 from urllib.parse import urlsplit
 
+from heartbeatd.secret import UncheckedSecret
 from heartbeatd.state_folder import is_server
 from scheduler.channels.url_template import is_web_address
 from scheduler.config.keys import models
@@ -73,7 +74,7 @@ def _build_token(name: str, part: models.Token, node: ConfigNode) -> Token | Non
     value = node.resolve_secret(part.value, "tokens", name, "value")
     if value is None:
         return None
-    if not node.context.secrets.is_disabled and (problem := _token_problem(value.reveal())):
+    if not isinstance(value, UncheckedSecret) and (problem := _token_problem(value.reveal())):
         node.add_error(problem, "tokens", name, "value")
     node.warn_of_plain_secret(part.value, "tokens", name, "value")
     return Token(name, value, frozenset(part.may), frozenset(part.agents) if part.agents is not None else None)
@@ -145,7 +146,7 @@ def build_remote_queue(part: models.Executor, node: ConfigNode) -> RemoteQueue |
     dsn = node.resolve_secret(part.dsn, "dsn")
     if dsn is None:
         return None
-    if not node.context.secrets.is_disabled:
+    if not isinstance(dsn, UncheckedSecret):
         if not is_server(dsn.reveal()):
             node.add_error("this is not the address of a PostgreSQL database; write postgresql://USER@HOST/DATABASE", "dsn")
         elif host := clear_text_host(dsn.reveal()):

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from heartbeat.runners.redaction import reveal_secret
 from heartbeat.spec import Provider, ProviderKind
-from heartbeatd.secret import Secret
+from heartbeatd.secret import Secret, UncheckedSecret
 from scheduler.config.file.marked_yaml import printable_key
 from scheduler.config.keys import models
 from scheduler.config.settings.config_node import ConfigNode, build_spec
@@ -77,8 +77,7 @@ class Providers:
             return None
         key, url = self._resolve_secret(name, "api_key", part.api_key), self._resolve_secret(name, "base_url", part.base_url)
         node = self._spot.below(name)
-        if not node.context.secrets.is_disabled:
-            _check_provider(kind, key, url, node)
+        _check_provider(kind, key, url, node)
         node.warn_of_plain_secret(part.api_key, "api_key")
         return Provider(name, kind, key, url)
 
@@ -95,9 +94,10 @@ class Providers:
 
 
 def _check_provider(kind: ProviderKind, key: Secret | None, url: Secret | None, node: ConfigNode) -> None:
-    if key and not all("!" <= character <= "~" for character in key.reveal()):
+    is_checked = not isinstance(key, UncheckedSecret)
+    if key and is_checked and not all("!" <= character <= "~" for character in key.reveal()):
         node.add_error("a key is sent in a header; use only ASCII letters, digits and punctuation, no spaces", "api_key")
-    if not node.check_address(url, "base_url"):
+    if not node.check_address(url, "base_url") or isinstance(url, UncheckedSecret):
         return
     login = urlsplit(url.reveal()) if url else None
     if login and key and (login.username or login.password):
@@ -131,9 +131,8 @@ class Prices:
         key = price_key(provider.name, model)
         if not node.used or find_price(self.by_model, provider.name, model) or key in self._reported:
             return
-        url = reveal_secret(provider.base_url) if provider.base_url else None
-        if url == "" and node.context.secrets.is_disabled:
-            url = None  # an address with a reference that is not resolved
+        # None also for an address with a reference that is not resolved.
+        url = (reveal_secret(provider.base_url) or None) if provider.base_url else None
         listed = find_listed_price(model, provider.kind, url)
         if listed is not None:
             self.by_model[key] = listed

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from dotenv.parser import Binding, parse_stream
 
-from heartbeatd.secret import HOW_TO_SET, MissingSecret, Secret
+from heartbeatd.secret import HOW_TO_SET, MissingSecret, Secret, UncheckedSecret
 from heartbeatd.state_folder import open_regular, resolve_path
 from scheduler.system.files import MAY_ANYTHING, others_may
 
@@ -35,7 +35,7 @@ class UnsetSecret(ValueError):
 
 
 class SecretResolver:
-    """Resolves references. Without `environ` nothing is looked up, and every secret is empty.
+    """Resolves references. Without `environ` nothing is looked up, and every text with a reference is empty.
 
     `for_worker`: a reference without a value becomes a `MissingSecret`, and resolved values are not checked.
     """
@@ -44,11 +44,6 @@ class SecretResolver:
         self._folder = folder
         self._environ = environ
         self._for_worker = for_worker
-
-    @property
-    def is_disabled(self) -> bool:
-        """Whether resolved values may be missing, so that they cannot be checked."""
-        return self._environ is None or self._for_worker
 
     def resolve_references(self, text: str) -> Secret:
         """The text with its references resolved; references in the resolved values are not.
@@ -59,10 +54,12 @@ class SecretResolver:
             raise ValueError("this contains an invalid reference; write ${NAME} or ${file:PATH}")
         if found := _BARE.fullmatch(text):
             raise ValueError(f'a reference needs braces; write "${{{found[1]}}}"')
+        if not has_reference(text):
+            return Secret(text)
         if self._environ is None:
-            return Secret("")
+            return UncheckedSecret("")
         try:
-            return Secret(_REFERENCE.sub(self._look_up_reference, text))
+            return (UncheckedSecret if self._for_worker else Secret)(_REFERENCE.sub(self._look_up_reference, text))
         except UnsetSecret as unset:
             if not self._for_worker:
                 raise
