@@ -364,7 +364,7 @@ ELSEWHERE = [
     ('interval: 30m', 'every: 30m', 'agents.ops.heartbeat.every: unknown key here; it belongs under deadman or cron.NAME'),
     ('active_hours:', 'activeHours:', 'agents.ops.heartbeat.activeHours: unknown key; did you mean active_hours?'),
     ('retries: 2', 'max_retries: 2', 'agents.ops.heartbeat.max_retries: unknown key; did you mean retries?'),
-    ('schedule: "0 3', 'cron: "0 3', 'cron.nightly.cron: unknown key here; it belongs at the top of the file'),
+    ('schedule: "0 3', 'cron: "0 3', 'cron.nightly.cron: unknown key; `heartbeatd docs reference` lists all keys'),
     ('wake_heartbeat: ops', 'wake: ops', 'cron.nightly.wake: unknown key; did you mean wake_on?'),
     ('schedule: "0 3 * * *"', 'every: "0 3 * * *"', "cron.nightly.every: '0 3 * * *' is not a duration; write 90s, 30m or 1h30m"),
     ('interval: 30m', "interval: '@daily'", "agents.ops.heartbeat.interval: '@daily' is not a duration; write 90s, 30m or 1h30m"),
@@ -526,3 +526,30 @@ def test_an_agent_with_the_name_of_a_key_gets_the_same_errors(tmp_path: Path) ->
         found = "\n".join(complaints(tmp_path, yaml)).replace(f"agents.{name}.", "agents.NAME.")
         assert "agents.NAME.heartbeat.ok_mach: unknown key; did you mean ok_match?" in found, name
         assert "agents.NAME.heartbeat.on_empty: a list is not allowed here; write skip or run" in found, name
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "providers: {openai: WRONG}",
+        "calendars: {off: WRONG}",
+        "defaults: {heartbeat: WRONG}",
+        "defaults: {heartbeat: {misfire: WRONG}}",
+        "defaults: {heartbeat: {postcheck: WRONG}}",
+        "defaults: {fallbacks: [WRONG]}",
+        "runners: {spare: {kind: claude-code, account: WRONG}}",
+    ],
+)
+def test_a_map_that_a_message_advises_is_accepted(tmp_path: Path, text: str) -> None:
+    text += "\nagents: {ops: {runner: {kind: command, argv: [cat]}, heartbeat: {interval: 30m, deliver: log}}}\n"
+    (line,) = complaints(tmp_path, text.replace("WRONG", "[7]"))
+    _, _, advice = line.partition("this must be a map of keys with values; write ")
+    assert complaints(tmp_path, text.replace("WRONG", advice), {"NAME": "k" * 20}) == []
+
+
+def test_each_of_two_wrong_keys_gets_the_name_of_a_missing_one(tmp_path: Path) -> None:
+    lines = complaints(tmp_path, SMALL + "prices: {q: {in: 1.0, out: 5.0}}\n")
+    assert [line.partition(": ")[2] for line in lines] == [
+        "prices.q.in: unknown key; did you mean input?",
+        "prices.q.out: unknown key; did you mean output?",
+    ]

@@ -63,7 +63,7 @@ def test_a_source_has_a_title_without_secrets(tmp_path: Path, precheck: str, tit
             [f".command: is missing; write command: ./new-mail.sh, or one of {KINDS}"],
         ),
         ('{rss: "https://a", git: x}', [": rss and git exclude each other; keep one of them"]),
-        ("{imap: h}", [".user: write user: ${MAIL_USER}", ".password: write password: ${MAIL_PASSWORD}"]),
+        ("{imap: h}", ['.user: write user: "${MAIL_USER}"', '.password: write password: "${MAIL_PASSWORD}"']),
         (
             '{imap: h, user: a, password: "${NO}"}',
             [".password: NO is not set; export it before heartbeatd starts, or write it into the env_file"],

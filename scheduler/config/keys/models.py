@@ -219,7 +219,7 @@ class Account(ConfigPart):
 
     text_key = "name"
 
-    name: OrUnset[types.Name] = optional_key("Name of the account.", "the name of the program")
+    name: OrUnset[types.Name] = optional_key("Name of the account.", "the name of the program", example="claude")
     max_runs: OrUnset[types.Rate] = optional_key("Maximum rate of runs with this account.", "no limit")
 
 
@@ -282,7 +282,7 @@ class Fallback(ConfigPart):
 
     text_key = "model"
 
-    model: OrUnset[types.Text] = optional_key("Model.", "required without `runner`")
+    model: OrUnset[types.Text] = optional_key("Model.", "required without `runner`", example="claude-haiku-5-5")
     provider: OrUnset[types.Text] = optional_key("Provider of `model`.", "none: the agent's runner calls `model`")
     runner: OrUnset[types.Name] = optional_key("A runner of the section `runners`.", "the runner of the agent")
     effort: OrUnset[EffortOrNone] = optional_key("How much the model may think.", "chosen by the model")
@@ -387,7 +387,7 @@ class Postcheck(ConfigPart):
         "A shell command that [must succeed](jobs.md#proof-that-the-work-was-done).", "required without `file`"
     )
     file: OrUnset[types.Text] = optional_key(
-        "A file that must exist, relative to the workspace or `workdir`.", "required without `command`"
+        "A file that must exist, relative to the workspace or `workdir`.", "required without `command`", example="report.md"
     )
     fresher_than: OrUnset[types.PositiveDuration] = optional_key("Maximum age of the file when it is checked.", "no limit")
     not_empty: bool = key(False, "With `true`, the file must have content.")
@@ -438,6 +438,7 @@ class HeartbeatMisfire(ConfigPart):
     grace: OrUnset[types.Duration] = optional_key(
         "[How late](time.md#late-starts) a run may start.",
         "half the interval (or half the shortest interval of the schedule), at most 10m",
+        example="5m",
     )
 
 
@@ -539,6 +540,7 @@ class HeartbeatTiming(ConfigPart, section="Interval and hours"):
         "Time between runs. With `none`, only wakes start runs. `0m` disables the heartbeat.",
         "required without `schedule`",
         own=True,
+        example="30m",
     )
     schedule: OrUnset[types.Schedule] = optional_key(
         "A cron expression. Times outside the active hours are skipped.", "required without `interval`", own=True
@@ -636,6 +638,7 @@ class Routing(ConfigPart):
         "Only the workers of this [queue](scaling.md#queues) execute the runs.",
         "`default`. A job with a `prompt`: the queue of its agent",
         file_only=True,
+        example="gpu",
     )
 
 
@@ -714,7 +717,7 @@ class JobAction(ConfigPart):
     """What a job does: a command, or the prompt for an agent."""
 
     command: OrUnset[types.Command] = optional_key(
-        "Command to run.", "none, if the job has a `prompt` or only wakes agents", file_only=True
+        "Command to run.", "none, if the job has a `prompt` or only wakes agents", file_only=True, example="./backup.sh"
     )
     env: types.Environment = key({}, "Environment variables besides PATH, HOME and LANG.", file_only=True, applies_to="command")
     workdir: OrUnset[types.Path] = optional_key("Working directory.", "the config's folder", file_only=True, applies_to="command")
@@ -814,7 +817,7 @@ class Provider(ConfigPart):
     """A provider of models."""
 
     kind: OrUnset[ProviderKind] = optional_key("Kind of API.", "the name of the provider, if it is `anthropic` or `openai`")
-    api_key: OrUnset[types.Secret] = optional_key("API key, as `${NAME}` or `${file:PATH}`.", "none")
+    api_key: OrUnset[types.Secret] = optional_key("API key, as `${NAME}` or `${file:PATH}`.", "none", example="${NAME}")
     base_url: OrUnset[types.Secret] = optional_key("Base URL of the API.", "the URL of Anthropic or OpenAI")
 
 
@@ -936,7 +939,9 @@ class Telemetry(ConfigPart):
 class Calendar(ConfigPart):
     """Days for `skip_on` and `only_on`."""
 
-    dates: types.Dates = key((), "Dates such as `2026-12-25`, and ranges such as `2026-12-24..2026-12-31` with both ends.")
+    dates: types.Dates = key(
+        (), "Dates such as `2026-12-25`, and ranges such as `2026-12-24..2026-12-31` with both ends.", example=["2026-12-25"]
+    )
     days: types.Days = key((), "Days of the week.", unset="none")
 
     @model_validator(mode="after")

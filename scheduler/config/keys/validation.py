@@ -95,7 +95,10 @@ def _add_errors(
     """Report each error once. A key that is missing in `defaults`, or beside a misspelt one, is no error of its own."""
     errors = error.errors(include_url=False)
     misspelt = {found["loc"][:-1] for found in errors if found["type"] == "extra_forbidden"}
-    missing = {found["loc"][:-1]: str(found["loc"][-1]) for found in reversed(errors) if found["type"] == "missing"}
+    missing = defaultdict[tuple[str | int, ...], list[str]](list)
+    for found in errors:
+        if found["type"] == "missing":
+            missing[found["loc"][:-1]].append(str(found["loc"][-1]))
     for found in errors:
         is_missing = found["type"] in _MISSING
         if is_missing and (model == "Defaults" or found["loc"][:-1] in misspelt):
@@ -106,7 +109,8 @@ def _add_errors(
         if is_key or found["type"] == "extra_forbidden":
             at = _key_position(node, known, at)
         path = marked_yaml.dotted_path([*steps, *known])
-        required = "" if model == "Defaults" else missing.get(found["loc"][:-1], "")
+        lacked = missing[found["loc"][:-1]] if found["type"] == "extra_forbidden" and model != "Defaults" else []
+        required = lacked.pop(0) if lacked else ""  # of two wrong keys, each has its own
         diagnostics.add_error(at, path, _explain_error(found, model, required), missing=str(known[-1]) if is_missing else "")
 
 
@@ -150,9 +154,9 @@ def _format_limit(limit: float) -> str:
 
 
 def _example_map(model: Form) -> str:
-    """A map with the first key of a model that has an example."""
+    """A map with the first key of a model that has an example, or else a default."""
     forms = model["properties"]
-    name = next((name for name, form in forms.items() if {"examples", "default"} & form.keys()), next(iter(forms)))
+    name = next((name for mark in ("examples", "default") for name, form in forms.items() if mark in form), next(iter(forms)))
     return f"{{{name}: {_example(model, name)}}}"
 
 
@@ -174,7 +178,8 @@ def _explain_unknown_key(name: str, value: object, model: Form, steps: Steps, re
     kinds = [word for part in models_at(steps[:-2]) for word in kinds_of_model(part) if name in part["properties"]]
     if kinds:
         return f"unknown key here; {name} is for kind: {join_with_or(kinds)}"
-    if len(steps) > 1 and name in definition("")["properties"]:
+    at_top = definition("")["properties"].get(name)
+    if len(steps) > 1 and at_top and (isinstance(value, MarkedMap) or "additionalProperties" not in at_top):
         return "unknown key here; it belongs at the top of the file"
     if required:
         return f"unknown key; did you mean {required}?"

@@ -242,7 +242,7 @@ def _build_source(kind: SourceKind, part: models.Precheck, node: ConfigNode) -> 
     if kind == "imap":
         for key in ("user", "password"):
             if getattr(part, key) is None:
-                node.add_error(f"write {key}: ${{MAIL_{key.upper()}}}", missing=key)
+                node.add_error(f'write {key}: "${{MAIL_{key.upper()}}}"', missing=key)
         node.warn_of_plain_secret(part.password, "password")
         if part.encryption == "none" and written.partition(":")[0] not in ("localhost", "127.0.0.1", "[::1]"):
             node.add_warning("the password is sent as plain text; write tls or starttls", "encryption")
