@@ -69,8 +69,14 @@ def describe_missing(point: Point, name: str) -> str | None:
     found = _find(point).get(name)
     if found is not None and _exists(found.module) and all(map(_is_installed, _dependencies(GROUPS.get(name)))):
         return None
-    package = f"heartbeatd[{GROUPS[name]}]" if name in GROUPS else "heartbeatd"
-    return f"this needs an extra that is not installed; write: pip install '{package}'"
+    return how_to_install(GROUPS.get(name))
+
+
+def how_to_install(group: str | None) -> str:
+    """What to do if an extra is missing. heartbeatd is installed from its checkout: no package index has it."""
+    command = f"pipx install --force './heartbeatd{f'[{group}]' if group else ''}'"
+    place = "in the parent folder of the checkout, with all extras that you use"
+    return f"this needs an extra that is not installed; run {command} {place}"
 
 
 @cache  # a search reads a file of each installed package, which takes milliseconds

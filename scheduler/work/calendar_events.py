@@ -9,12 +9,12 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from heartbeat.words import squeeze
+from scheduler.system import extras
 
 MAX_TEXT = 200  # characters of title and place
 MAX_EVENTS = 200
 MAX_REPEATS = 200_000  # of an event since its beginning; hourly for 22 years
 TOO_OFTEN = frozenset({"SECONDLY", "MINUTELY"})  # counting them from their beginning could take hours
-MISSING = "this needs an extra that is not installed; write: pip install 'heartbeatd[calendar]'"
 
 
 def list_events(data: bytes, begin: datetime, end: datetime, zone: ZoneInfo) -> dict[str, str]:
@@ -25,7 +25,7 @@ def list_events(data: bytes, begin: datetime, end: datetime, zone: ZoneInfo) -> 
     try:
         from icalendar import Calendar
     except ImportError:
-        raise ValueError(MISSING) from None
+        raise ValueError(extras.how_to_install("calendar")) from None
     try:
         components = [each for calendar in Calendar.from_ical(data, multiple=True) for each in calendar.walk("VEVENT")]
     except (ValueError, IndexError, KeyError) as error:

@@ -91,8 +91,7 @@ def test_a_subcommand_that_cannot_be_imported_is_named_and_the_others_are_listed
 
 
 def test_a_missing_extra_is_one_line_that_says_what_to_install(installed: Path) -> None:
-    problem = "lost: this needs an extra that is not installed; write: pip install 'heartbeatd'"
-    assert heartbeatd(installed, "lost") == (1, "", f"heartbeatd: {problem}\n")
+    assert heartbeatd(installed, "lost") == (1, "", f"heartbeatd: lost: {MISSING}{THERE}\n")
 
 
 CONFIG = """\
@@ -112,7 +111,8 @@ agents:
     runner: {kind: anthropic, tools: {mcp: [{name: disk, url: "https://x.test/mcp", allow: [free]}]}}
     heartbeat: {interval: 1h, deliver: phone, budget: unlimited, on_missing: create}
 """
-MISSING = "this needs an extra that is not installed; write: pip install 'heartbeatd"
+MISSING = "this needs an extra that is not installed; run pipx install --force './heartbeatd"
+THERE = "' in the parent folder of the checkout, with all extras that you use"
 
 
 @pytest.mark.process
@@ -132,11 +132,11 @@ def test_without_the_folder_of_extras_the_daemon_runs_and_check_names_what_is_mi
     config.write_text(WITH_EXTRAS)
     lines = run("check").stderr.splitlines()
     assert [line.removeprefix("warning: ") for line in lines if MISSING in line] == [
-        f"config.yaml:2:21: telemetry.traces: {MISSING}[otel]'",
-        f"config.yaml:1:8: state: {MISSING}[cluster]'",
-        f"config.yaml:3:18: executor.kind: {MISSING}[cluster]'",
-        f"config.yaml:5:56: channels.phone.buttons: {MISSING}'",
-        f"config.yaml:8:31: agents.ops.runner.tools: {MISSING}[mcp]'",
+        f"config.yaml:2:21: telemetry.traces: {MISSING}[otel]{THERE}",
+        f"config.yaml:1:8: state: {MISSING}[cluster]{THERE}",
+        f"config.yaml:3:18: executor.kind: {MISSING}[cluster]{THERE}",
+        f"config.yaml:5:56: channels.phone.buttons: {MISSING}{THERE}",
+        f"config.yaml:8:31: agents.ops.runner.tools: {MISSING}[mcp]{THERE}",
     ]
-    assert run("worker").stderr == f"heartbeatd: worker: {MISSING}[cluster]'\n"
-    assert run("config", "import", "openclaw", "x").stderr == f"heartbeatd: config.import: {MISSING}'\n"
+    assert run("worker").stderr == f"heartbeatd: worker: {MISSING}[cluster]{THERE}\n"
+    assert run("config", "import", "openclaw", "x").stderr == f"heartbeatd: config.import: {MISSING}{THERE}\n"

@@ -24,6 +24,7 @@ from scheduler.config.settings.config_node import Fault
 from scheduler.model.outcome import Kind
 from scheduler.model.settings import Settings
 from scheduler.model.timestamps import EPOCH
+from scheduler.system import extras
 
 KeyProblem = tuple[tuple[str | int, ...], str]
 """The steps to the key, and the message."""
@@ -116,7 +117,7 @@ def _check_precheck(check: Precheck, workspace: Path) -> Iterator[tuple[str, str
     elif kind == "git":
         problem = _check_program("git", workspace, {})
     elif kind == "calendar" and find_spec("icalendar") is None:
-        problem = "this needs an extra that is not installed; write: pip install 'heartbeatd[calendar]'"
+        problem = extras.how_to_install("calendar")
     if problem:
         yield kind, problem
 

@@ -209,8 +209,8 @@ def test_an_error_names_the_key_and_what_to_write(tmp_path: Path, tools: str, pl
 def test_without_the_library_the_error_says_what_to_install(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(config(f"mcp: [{DISK}]"))
     ended = run_without(tmp_path, ("mcp",), "check", "-c", str(tmp_path / "config.yaml"))
-    missing = "this needs an extra that is not installed; write: pip install 'heartbeatd[mcp]'"
-    assert f"config.yaml:7:7: agents.ops.runner.tools: {missing}\n" in ended.stderr
+    missing = "this needs an extra that is not installed; run pipx install --force './heartbeatd[mcp]' in the parent folder"
+    assert f"config.yaml:7:7: agents.ops.runner.tools: {missing}" in ended.stderr
     assert ended.returncode == 2
 
 

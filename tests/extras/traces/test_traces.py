@@ -390,7 +390,7 @@ def test_the_exporter_does_not_read_an_endless_answer_to_its_end() -> None:
 def test_without_the_extra_check_names_it_and_the_daemon_runs(tmp_path: Path) -> None:
     environ = environment_without(tmp_path, "opentelemetry") | environment(tmp_path, "http://127.0.0.1:1")
     ended = run_once(tmp_path, SMALL.format(traces="true"), environ, "-S")
-    missing = "1:21: telemetry.traces: this needs an extra that is not installed; write: pip install 'heartbeatd[otel]'"
+    missing = "1:21: telemetry.traces: this needs an extra that is not installed; run pipx install --force './heartbeatd[otel]' in the parent folder"
     assert ended.returncode == 0
     assert missing in ended.stderr
     assert "WARNING traces problem=" in ended.stderr
