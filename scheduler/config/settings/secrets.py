@@ -6,10 +6,10 @@ import io
 import re
 import shlex
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from dotenv.parser import Binding, parse_stream
+from dotenv.parser import parse_stream
 
 from heartbeatd.secret import HOW_TO_SET, MissingSecret, Secret, UncheckedSecret
 from heartbeatd.state_folder import open_regular, resolve_path
@@ -122,7 +122,7 @@ def is_secret_variable(name: str, text: str) -> bool:
 
 
 def read_env_file(path: Path) -> dict[str, str]:
-    """NAME=value lines as python-dotenv parses them, with `export`, quotes, comments and several lines, but without `$NAME`.
+    """The variables of a file.
 
     Raises ValueError, whose text contains no value, for a missing file, one that other users can read, or an invalid line.
     """
@@ -136,19 +136,25 @@ def read_env_file(path: Path) -> dict[str, str]:
         raise ValueError(f"{path} cannot be read: {error.strerror or error}") from None
     except UnicodeDecodeError:
         raise ValueError(f"{path} is not UTF-8 text") from None
-    bindings = parse_stream(io.StringIO(text, newline=None))
-    return dict(pair for binding in bindings if (pair := _parse_binding(path, binding)))
+    variables = {}
+    for line, name, value in parse_variables(text):
+        if value is None:
+            raise ValueError(f"line {line} of {path} is not NAME=value")
+        variables[name] = value
+    return variables
 
 
-def _parse_binding(path: Path, binding: Binding) -> tuple[str, str] | None:
-    """The name and value of a binding; None for comments and blank lines. python-dotenv only warns about invalid lines."""
-    if binding.key is None and not binding.error:
-        return None
-    if binding.key is None or binding.value is None or not _NAME.fullmatch(binding.key):
-        lines = binding.original.string
+def parse_variables(text: str) -> Iterator[tuple[int, str, str | None]]:
+    """The line, the name and the value of each variable; an invalid line, which python-dotenv only warns about, has no value.
+
+    The lines are NAME=value as that library parses them, with `export`, quotes, comments and several lines, but without `$NAME`.
+    """
+    for binding in parse_stream(io.StringIO(text, newline=None)):
+        if binding.key is None and not binding.error:
+            continue  # a comment, or blank lines
+        lines, name = binding.original.string, binding.key or ""
         blank = lines[: len(lines) - len(lines.lstrip())].count("\n")  # they belong to the binding that follows
-        raise ValueError(f"line {binding.original.line + blank} of {path} is not NAME=value")
-    return binding.key, binding.value
+        yield binding.original.line + blank, name, binding.value if _NAME.fullmatch(name) else None
 
 
 def _read_small_file(path: Path) -> str:

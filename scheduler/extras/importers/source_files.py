@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import date, datetime, time
+from itertools import islice
 from pathlib import PurePath
 from typing import Any
 
@@ -18,6 +19,7 @@ from heartbeat.words import one_line
 from scheduler.config.file import marked_yaml
 from scheduler.config.file.diagnostics import Diagnostics
 from scheduler.config.file.marked_yaml import MarkedList, MarkedMap, UnreadableYaml
+from scheduler.config.settings.secrets import parse_variables
 from scheduler.extras.importers import json5_reader
 
 MAX_BYTES = 4 * 1024 * 1024  # of one file; the largest real files are job stores of some 100 KB
@@ -334,21 +336,14 @@ def _split_toml_key(text: str) -> tuple[str, ...]:
 
 
 def _read_env(text: str, builder: _Builder) -> Node:
-    """NAME=value lines, as python-dotenv reads a .env file: without quotes around a value, and without a comment after it."""
+    """The variables of a .env file."""
     made: dict[str, str] = {}
     lines: Lines = {}
-    for number, line in enumerate(text.splitlines(), 1):
-        stripped = line.strip()
-        if not stripped or stripped.startswith("#"):
-            continue
-        name, equals, value = stripped.removeprefix("export ").partition("=")
-        name = name.strip()
-        if not equals or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-            builder.add_problem(number, "is not NAME=value; the line was left out")
-            continue
-        quoted = re.fullmatch(r"""(['"])(.*?)\1\s*(?:#.*)?""", value.strip())
-        made[name] = quoted[2] if quoted else re.sub(r"\s+#.*", "", value).strip()
-        lines[name,] = number
+    for line, name, value in islice(parse_variables(text), MAX_VALUES + 1):  # the last one is reported
+        if value is None:
+            builder.add_problem(line, "is not NAME=value; the line was left out")
+        else:
+            made[name], lines[name,] = value, line
     return builder.build(made, lines)
 
 

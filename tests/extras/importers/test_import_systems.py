@@ -297,6 +297,7 @@ EVERY_15_MINUTES = '{"kind": "every", "everyMs": 900000, "anchorMs": 17952582000
         ("zeroclaw", {"jobs__json": store('"0 0 7 * * 2"', prompt="Go.")}, "cron.a.enabled", False),  # Monday there, Tuesday here
         ("claw0", {"__env": "MODEL_ID=m  # the model\n"}, "agents.main.model", "m"),
         ("claw0", {"__env": "MODEL_ID='m #1' # the model\n"}, "agents.main.model", "m #1"),
+        ("claw0", {"__env": 'MODEL_ID="the \\"small\\" one"\n'}, "agents.main.model", 'the "small" one'),
         ("claw0", {"__env": "MODEL_ID=m\nANTHROPIC_BASE_URL=https://example.org/?key=canary\n"}, "providers.anthropic.base_url", "${ANTHROPIC_BASE_URL}"),
     ],
 )  # fmt: skip
