@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from urllib.parse import unquote
 
 from heartbeatd.secret import HOW_TO_SET, Secret
 from scheduler.channels import apprise, command_channel, discord, log_channel, telegram, url_template, webhook
@@ -113,4 +114,5 @@ def _is_same_place(channels: Mapping[str, Channel], last: Target, named: tuple[T
 
 
 def _place_of_channel(channel: Channel) -> tuple[object, ...]:
-    return channel.kind, channel.url, channel.base_url
+    """A target in a URL is percent-encoded, such as the colon before a topic. What the config says need not be."""
+    return channel.kind, channel.url and unquote(channel.url.reveal()), channel.base_url

@@ -32,7 +32,7 @@ from scheduler.model.expected_error import InputError
 from scheduler.model.outcome import Kind
 from scheduler.store import run_history, wakes
 from scheduler.store.database import parse_row_id
-from scheduler.store.outbox import MOVABLE, list_messages
+from scheduler.store.outbox import movable_messages
 from scheduler.system import log
 from scheduler.system.orphans import RUN_ID_VARIABLE
 
@@ -251,7 +251,7 @@ def send_for_messages(make: Make, ids: tuple[int, ...], everything: bool, path: 
         raise InputError("name messages by their ID, or use --all; `heartbeatd outbox` lists them")
     if everything:
         with daemon_files.open_for_reading(daemon_files.locate_files_or_warn(path)) as db:
-            ids = tuple(each.id for each in list_messages(db) if each.state in MOVABLE)
+            ids = tuple(movable_messages(db))
     client, code = open_client(path), 0
     for message_id in ids:
         try:

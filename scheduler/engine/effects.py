@@ -367,6 +367,8 @@ def _undelivered_message(tx: Transaction, message_id: int) -> OutboxMessage:
     if state in UNSENDABLE_STATES:
         why = f" ({message.error})" if state is DeliveryState.DROPPED and message.error else ""
         raise Refused(state, f"message {message_id} {UNSENDABLE_STATES[state]}{why}")
+    if message.merged_into and state is DeliveryState.PENDING:
+        raise Refused(state, f"message {message_id} is sent together with others as message {message.merged_into}; name that one")
     return message
 
 

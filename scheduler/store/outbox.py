@@ -69,7 +69,7 @@ class OutboxMessage(Message):
 
     `recipient` is empty if the channel's URL names it. It is chosen when the message is queued, and does not change.
     `notice` is the kind of a notification, None for the message of the run itself. `doubted`: an earlier attempt may have
-    arrived.
+    arrived. `merged_into` is the message that is sent instead of it and others, None if there is none.
     """
 
     id: int
@@ -81,6 +81,7 @@ class OutboxMessage(Message):
     doubted: bool
     notice: str | None = None
     error: str | None = None
+    merged_into: int | None = None
 
     @property
     def origin(self) -> Origin:
@@ -472,13 +473,18 @@ def whole_message(db: sqlite3.Connection, part: OutboxMessage) -> HeldMessage:
 
 SAID = """
 select *, run_id as run, finished_at as at, whom as recipient from outbox where kind = 'heartbeat' and name = ?
-  and state = 'delivered' and merged_into is null and (cast(? as text) is null or channel = ? or channel || ':' || whom = ?)
+  and state = 'delivered' and (cast(? as text) is null or channel = ? or channel || ':' || whom = ?)
+  and not exists (select 1 from outbox as common
+    where common.id = outbox.merged_into and common.kind = outbox.kind and common.name = outbox.name)
 order by finished_at desc, id desc limit ?
 """
 
 
 def said_by(db: sqlite3.Connection, agent: str, to: str | None, limit: int) -> list[SaidMessage]:
-    """What was delivered for an agent lately, the newest first: to a channel, to `CHANNEL:RECIPIENT`, or to all."""
+    """What was delivered for an agent lately, the newest first: to a channel, to `CHANNEL:RECIPIENT`, or to all.
+
+    Of a message with texts of several agents, each agent has its own texts.
+    """
     rows = db.execute(SAID, (agent, to, to, to, limit))
     return [read_row(SaidMessage, row, run=row["run_id"] or None) for row in rows]
 
@@ -822,6 +828,12 @@ def list_messages(db: sqlite3.Connection) -> Iterator[QueuedMessage]:
     planned. `held_back_for` is only there if the message is delayed, and names the agents that may report the failure instead.
     """
     return (_read_message(row, QueuedMessage) for row in db.execute(LISTED, (BEGINS,)))
+
+
+def movable_messages(db: sqlite3.Connection) -> list[int]:
+    """The messages that a user may resend or drop, the oldest first. One with several in it stands for all of them."""
+    query = "select id from outbox where state in (select value from json_each(?)) and merged_into is null order by id"
+    return [row["id"] for row in db.execute(query, (json.dumps(sorted(MOVABLE)),))]
 
 
 # The plus signs keep SQLite from reading the texts of all messages in the order of their ids: an index has the states.

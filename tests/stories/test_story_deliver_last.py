@@ -197,6 +197,17 @@ def test_a_last_target_on_a_removed_channel_gets_no_replacement(world: World) ->
     assert delivery_states(world) == ["no_target"]
 
 
+@pytest.mark.parametrize("recipient", ["7", "@news", "42:5"])
+def test_a_target_that_is_also_a_named_channel_gets_a_message_once(
+    world: World, sent: list[tuple[str, str]], recipient: str
+) -> None:
+    room = f'  room: {{kind: webhook, url: "https://chat.example.org/to/{recipient}?x=1"}}\n'
+    report_activity(world, recipient)
+    world.reload(config("[room, last]", more=room))
+    world.run(minutes=1)
+    assert [text for _, text in sent] == ["Disk full"]
+
+
 @pytest.mark.parametrize("url", ["https://chat.example.org/to/all", None])
 def test_a_pending_message_is_not_sent_to_another_place_when_its_channel_changes(
     world: World, sent: list[Any], url: str | None

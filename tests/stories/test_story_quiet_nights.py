@@ -11,11 +11,11 @@ from test_story_explain import explained_entry, fact_of
 from world import QUIET, Delayed, MakeWorld, World, utc
 
 from heartbeat.findings import Severity
-from heartbeatd.verbs import Ack, CloseProblem, Retry
+from heartbeatd.verbs import Ack, CloseProblem, Drop, Retry
 from scheduler.engine import notices
 from scheduler.engine.effects import VerbRequest
 from scheduler.engine.problems import after_finding
-from scheduler.engine.tick_items import Tick
+from scheduler.engine.tick_items import Refused, Tick
 from scheduler.insight.entry_day import explain_day
 from scheduler.insight.explanation import explain_now
 from scheduler.insight.status_data import read_status
@@ -23,7 +23,16 @@ from scheduler.model.message import DeliveryResult
 from scheduler.model.problem import PROVIDER, Finding, Subject
 from scheduler.model.settings import Target
 from scheduler.store import problems
-from scheduler.store.outbox import NO_RUN, Origin, get_message_with_text, list_messages, list_messages_of_states, queue_notice
+from scheduler.store.outbox import (
+    NO_RUN,
+    Origin,
+    get_message_with_text,
+    list_messages,
+    list_messages_of_states,
+    movable_messages,
+    queue_notice,
+    said_by,
+)
 from scheduler.store.transaction import Transaction
 
 CHANNELS = 'host: web1\nchannels:\n  phone: {url: "tgram://1:a/2", prefix: none}\n  mail: {url: "tgram://1:a/3", prefix: none}\n'
@@ -303,7 +312,9 @@ def test_a_message_of_a_night_that_is_refused_in_the_morning_is_given_up_for_all
     world.run_until("2026-03-03 07:30")
     states = [(each.state, each.error) for each in list_messages(world.store.connection) if each.channel == "phone"]
     assert states == [("dead", "chat not found")] * 3
-    first = min(each.id for each in list_messages(world.store.connection) if each.channel == "phone")
+    *_, common = ids = sorted(each.id for each in list_messages(world.store.connection) if each.channel == "phone")
+    assert {*ids} & {*movable_messages(world.store.connection)} == {common}, "with `outbox retry --all`, nobody gets a text twice"
+    first = ids[0]
     world.send = lambda _: DeliveryResult("delivered")
     world.delivered.clear()
     world.request(VerbRequest(Retry(), first))
@@ -326,7 +337,22 @@ def test_each_agent_of_a_common_message_is_shown_as_undelivered_while_it_is_retr
     world.run_until("2026-03-03 07:20")
     late = "1 message accepted for phone, not delivered (3 tries, the network is down)"
     assert undelivered() == {"ops": late, "web": late, "backup": None}
+    (common,) = movable_messages(world.store.connection)
+    for verb in (Retry(), Drop()):  # else the text would come twice, or although it was dropped
+        with pytest.raises(Refused, match=f"is sent together with others as message {common}"):
+            world.request(VerbRequest(verb, common - 1))
     assert first_line(world, "web") == f"{late}, since 07:00"
+
+
+def test_each_agent_of_a_common_message_has_said_its_own_texts(make_world: MakeWorld) -> None:
+    world = make_world(config(), start="2026-03-02 22:00")
+    at_night(world, h23="one", h05="three")
+    world.run_until("2026-03-03 07:30")
+    at_night(world, h23="four")
+    world.scripts["web"] = lambda call: "two" if call.at.hour == 1 else QUIET
+    world.run_until("2026-03-04 07:30")
+    said = {name: [each.text for each in said_by(world.store.connection, name, "phone", 9)] for name in ("ops", "web")}
+    assert said == {"ops": ["four", "2 messages since 23:00:\n\n23:00 ops: one\n\n05:00 ops: three"], "web": ["two"]}
 
 
 def test_a_text_of_an_agent_that_looks_like_a_problem_is_kept(make_world: MakeWorld) -> None:
