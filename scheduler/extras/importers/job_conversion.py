@@ -14,7 +14,7 @@ PHASE_MATTERS = 3600  # seconds; from this interval on, a job that was counted f
 
 # The key of a job in the new config, by the kind of its schedule, and the keys of the other systems for it.
 _SCHEDULE_KINDS = {"cron": "schedule", "every": "every", "interval": "every", "at": "at", "once": "at"}
-_SCHEDULE_KEYS = {
+SCHEDULE_KEYS = {
     "schedule": ("expr", "cron", "expression"),
     "every": ("everyMs", "everySeconds", "minutes", "every"),
     "at": ("atMs", "atTime", "runAt", "at"),
@@ -80,7 +80,7 @@ def _put_schedule(job: Part, node: Node, shape: JobShape) -> None:
         used = _put_times(job, schedule, zone_name, shape)
     else:
         used = _put_schedule_text(job, schedule, zone_name, shape)
-    for other in (schedule.get(key) for way, keys in _SCHEDULE_KEYS.items() if way != used for key in keys):
+    for other in (schedule.get(key) for way, keys in SCHEDULE_KEYS.items() if way != used for key in keys):
         if schedule is not node and not receipt.is_decided(other):
             receipt.drop(other, "the schedule is of another kind", is_loss=False)
     job.keep(schedule.first("kind", "type"), used)
@@ -99,8 +99,8 @@ def _put_times(job: Part, schedule: Node, zone: str, shape: JobShape) -> str:
     word = schedule.first("kind", "type").text.lower()
     if word not in ("", *_SCHEDULE_KINDS):
         raise NotUsable(f"a schedule of the kind {word[:30]} has no times that heartbeatd could keep")
-    ways = [_SCHEDULE_KINDS[word]] if word else list(_SCHEDULE_KEYS)
-    way, found = next(((way, found) for way in ways if (found := schedule.first(*_SCHEDULE_KEYS[way]))), ("", MISSING))
+    ways = [_SCHEDULE_KINDS[word]] if word else list(SCHEDULE_KEYS)
+    way, found = next(((way, found) for way in ways if (found := schedule.first(*SCHEDULE_KEYS[way]))), ("", MISSING))
     if way == "schedule":
         job.put(way, found, value_converters.cron_expression(found, zone))
     elif way == "at":

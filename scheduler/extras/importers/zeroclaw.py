@@ -12,7 +12,7 @@ from dataclasses import replace
 from scheduler.extras.importers import value_converters
 from scheduler.extras.importers.config_draft import Draft, Part, Rule
 from scheduler.extras.importers.foreign_system import CALLED, NO_COUNTERPART, OWN_LIMITS, RECORD, RUNS_ONCE, Drop, ForeignSystem
-from scheduler.extras.importers.job_conversion import JobShape, add_job
+from scheduler.extras.importers.job_conversion import SCHEDULE_KEYS, JobShape, add_job
 from scheduler.extras.importers.source_files import MISSING, Node
 
 LEAST = 300  # seconds
@@ -109,7 +109,7 @@ def _convert_job(draft: Draft, node: Node) -> None:
     if owner and "prompt" in job:
         draft.set_value(f"{job.path}.agent", owner)
         job.keep(wanted, "agent")
-    written = node.first("schedule.expr", "schedule.cron", "schedule.expression", "schedule")
+    written = node.first(*(f"schedule.{key}" for key in SCHEDULE_KEYS["schedule"]), "schedule", "cron")
     _check_expression(written.text.split(), job)
     for kind in (node.get("jobType"), node.get("sessionTarget")):
         job.keep(kind, "prompt" if "prompt" in job else "command")

@@ -295,6 +295,7 @@ EVERY_15_MINUTES = '{"kind": "every", "everyMs": 900000, "anchorMs": 17952582000
         ("claw0", {"__env": "HEARTBEAT_INTERVAL=300\n"}, "agents.main.heartbeat.enabled", None),
         ("claw0", {"__env": "HEARTBEAT_INTERVAL=299\n"}, "agents.main.heartbeat.enabled", False),
         ("zeroclaw", {"jobs__json": store('"0 0 7 * * 2"', prompt="Go.")}, "cron.a.enabled", False),  # Monday there, Tuesday here
+        ("zeroclaw", {"jobs__json": '[{"name": "a", "cron": "0 0 7 * * 2", "prompt": "Go."}]'}, "cron.a.enabled", False),
         ("claw0", {"__env": "MODEL_ID=m  # the model\n"}, "agents.main.model", "m"),
         ("claw0", {"__env": "MODEL_ID='m #1' # the model\n"}, "agents.main.model", "m #1"),
         ("claw0", {"__env": 'MODEL_ID="the \\"small\\" one"\n'}, "agents.main.model", 'the "small" one'),
