@@ -54,9 +54,7 @@ class SecretResolver:
             raise ValueError("this contains an invalid reference; write ${NAME} or ${file:PATH}")
         if found := _BARE.fullmatch(text):
             raise ValueError(f'a reference needs braces; write "${{{found[1]}}}"')
-        if not has_reference(text):
-            return Secret(text)
-        if self._environ is None:
+        if self._environ is None and has_reference(text):
             return UncheckedSecret("")
         try:
             return (UncheckedSecret if self._for_worker else Secret)(_REFERENCE.sub(self._look_up_reference, text))
