@@ -175,11 +175,10 @@ def hypothetical_claim(tick: Tick, entry: Entry, entry_row: EntryRow) -> Claim:
     run = OpenRun(0, "running", tick.now, entry_row.schedule.trigger, 1, 0, 0, tick.tx.owner, tick.now)
     lacking = budget_reservations.find_shortage(tick, entry, first=True)
     shortages = budget_reservations.account_shortages(tick, entry)
-    full = [each is not None for each in shortages]
-    if lacking is None and any(full) and breakers.block_all_with_room(tick.tx, tick.plan.entries, entry, full):
-        lacking = next(each for each in shortages if each is not None)
+    open_breaker = breakers.blocking_breaker(tick.tx, tick.plan.entries, entry, [each is not None for each in shortages])
+    if open_breaker is not None:
+        lacking = lacking or next(filter(None, shortages), None)
     claim = Claim(entry, run, _facts(tick, entry, entry_row, ()))
-    open_breaker = breakers.blocking_breaker(tick.tx, tick.plan.entries, entry)
     claim = claim.blocked_by(Skip.BUDGET, lacking.description) if lacking else claim
     return claim.blocked_by(Skip.BREAKER_OPEN, str(open_breaker)) if open_breaker else claim
 

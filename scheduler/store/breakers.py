@@ -80,16 +80,14 @@ def admit_run(tx: Transaction, planned: PlannedEntries, entry: Entry, run_id: in
     return Admission(unavailable[0] if None not in unavailable else None, tuple(probes), tuple(unavailable))
 
 
-def blocking_breaker(tx: Transaction, planned: PlannedEntries, entry: Entry) -> Breaker | None:
-    """The breaker that would block a run of this entry now; None if none would. Unlike `admit_run` this changes nothing."""
-    refusing = _refusing_breakers(tx, planned, entry)
-    return refusing[0][0] if all(refusing) else None
+def blocking_breaker(tx: Transaction, planned: PlannedEntries, entry: Entry, full: Sequence[bool] = ()) -> Breaker | None:
+    """The first breaker that would block a run of this entry now; None if none would. Unlike `admit_run` this changes nothing.
 
-
-def block_all_with_room(tx: Transaction, planned: PlannedEntries, entry: Entry, full: Sequence[bool]) -> bool:
-    """Whether breakers would block all that this entry may call and whose accounts are not `full`, as in `admit_run`."""
+    What is `full` is not called, as there.
+    """
     refusing = _refusing_breakers(tx, planned, entry)
-    return all(is_full or found for is_full, found in zip_longest(full, refusing, fillvalue=None))
+    is_blocked = all(found or is_full for found, is_full in zip_longest(refusing, full, fillvalue=None))
+    return next((found[0] for found in refusing if found), None) if is_blocked else None
 
 
 def may_close_soon(tx: Transaction, planned: PlannedEntries, entry: Entry) -> bool:
