@@ -31,7 +31,7 @@ from heartbeatd.secret import Secret
 from heartbeatd.state_folder import DEFAULT_STATE, MAX_DAEMON_ANSWER, address_file, is_locked, read_state_path, real_path
 from heartbeatd.verbs import VerbMethods
 
-ANSWER_SECONDS = 60.0  # longer than the daemon waits for its engine, so that its own error arrives
+ANSWER_SECONDS = 90.0  # longer than the daemon waits for an answer to a question, and for its engine, whose error arrives
 CONNECT_SECONDS = 5.0
 CLOSE_SECONDS = 5.0  # that `close` waits; without a limit, it could wait for ever while the program ends
 IDLE_SECONDS = 3.0  # a kept connection is not used after that; the daemon closes it after 5

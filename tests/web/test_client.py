@@ -14,6 +14,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import fields
 from datetime import UTC, date, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -35,7 +36,8 @@ from heartbeatd.operations import Endpoint, keys_of, parse_operation
 from scheduler.model.message import DeliveryResult
 from scheduler.system import state_lock
 from scheduler.system.orphans import RUN_ID_VARIABLE
-from scheduler.web.perform import ENDPOINTS
+from scheduler.web.app_state import AppState
+from scheduler.web.perform import ENDPOINTS, LONGEST_WAIT
 
 CHIEF, READER, OPSMAN, EDITOR = (TOKENS[name] for name in ("chief", "reader", "opsman", "editor"))
 MORE_METHODS = {"close", "iterate_runs", "iterate_undelivered", "stream_events"}
@@ -551,6 +553,11 @@ def test_a_connection_that_is_not_made_in_time_has_sent_nothing() -> None:
     assert codes == {"unreachable"}
     assert "canary" not in error_from_transport(httpx2.ReadTimeout("", request=request)).message
     assert [client_module.timeouts(seconds).connect for seconds in (0.3, 60.0)] == [0.3, 5.0]
+
+
+def test_a_client_waits_longer_for_a_response_than_the_daemon_for_the_answer_of_a_person() -> None:
+    (engine,) = (each.default for each in fields(AppState) if each.name == "answer_timeout")
+    assert LONGEST_WAIT.total_seconds() + engine < client_module.ANSWER_SECONDS
 
 
 def test_a_request_of_a_run_names_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
