@@ -47,9 +47,8 @@ def _lines_of_coming(components: Sequence[Any], begin: datetime, end: datetime, 
         uid, is_single = str(event.get("uid")), "recurrence-id" in event
         for at in [_aware(event["dtstart"].dt, zone)] if is_single else _starts(event, begin, end, zone):
             if begin < at <= end and (is_single or (uid, at) not in changed):
-                repeated = (
-                    _aware(event["recurrence-id"].dt, zone) if is_single else at if "rrule" in event or "rdate" in event else ""
-                )
+                of = _aware(event["recurrence-id"].dt, zone).astimezone(UTC) if is_single else at  # as `_starts` gives it
+                repeated = of if is_single or "rrule" in event or "rdate" in event else ""
                 found.append((at, sha256(f"{uid} {repeated}".encode()).hexdigest()[:16], _line(event, at, zone)))
     if len(found) > MAX_EVENTS:
         raise ValueError(f"more than {MAX_EVENTS} events begin within this time; write a shorter ahead")

@@ -664,6 +664,18 @@ def test_a_repeated_event_keeps_its_local_time_and_its_exceptions(tmp_path: Path
     ]
 
 
+def test_one_date_of_a_repeated_event_that_is_changed_is_not_cancelled(tmp_path: Path) -> None:
+    weekly = event("1", "DTSTART;TZID=Europe/Berlin:20260105T150000", "RRULE:FREQ=WEEKLY", "SUMMARY:Team")
+    days = event("2", "DTSTART;VALUE=DATE:20260105", "RRULE:FREQ=DAILY", "SUMMARY:On call")
+    write_calendar(tmp_path, weekly, days)
+    looks = Looks(CALENDAR, tmp_path)
+    assert looks.look() == ["2026-03-02 15:00 Team", "2026-03-03 (all day) On call"]
+    date = ("RECURRENCE-ID;TZID=Europe/Berlin:20260302T150000", "DTSTART;TZID=Europe/Berlin:20260302T160000", "SUMMARY:Team")
+    day = ("RECURRENCE-ID;VALUE=DATE:20260303", "DTSTART;VALUE=DATE:20260303", "SUMMARY:Free")
+    write_calendar(tmp_path, weekly, days, event("1", *date), event("2", *day))
+    assert looks.look() == ["changed: 2026-03-02 16:00 Team", "changed: 2026-03-03 (all day) Free"]
+
+
 def test_an_event_that_is_repeated_until_the_last_day_of_all_is_shown(tmp_path: Path) -> None:
     keys = ("DTSTART;TZID=Europe/Berlin:20260105T090000", "RRULE:FREQ=DAILY;UNTIL=99991231T235959Z", "SUMMARY:Team")
     write_calendar(tmp_path, event("1", *keys))
