@@ -74,6 +74,7 @@ class _EntryDay(ExplainedEntry):
         self._causes = sorted((each for each in found if each.trigger not in others), key=_newest)
         self._other_runs = [each for each in found if each.trigger in others]
         self._all_runs = (*self._causes, *self._other_runs)
+        self._failed = [each for each in self._all_runs if _has_failed(each)]
         self._messages = records.messages.get(self.key, [])
         self._past = records.past.get(self.key, [])
 
@@ -364,7 +365,7 @@ class _EntryDay(ExplainedEntry):
         last = next((each for each in reversed(self._causes) if each.why not in BY_SCHEDULE), None)
         if last is None or last.state != "closed":
             return None
-        if last.outcome in FAILURES:
+        if _has_failed(last):
             return self._failure(last, "failed")
         if last.outcome == Outcome.SKIPPED and not self._is_normal(last.why):
             return self._skip(last, "silent")
@@ -372,9 +373,9 @@ class _EntryDay(ExplainedEntry):
 
     def _failure(self, cause: CauseCount, result: DayResult) -> EntryOverview:
         """How many runs failed, and the last error."""
-        failed, total = sum(each.runs for each in self._causes if each.outcome in FAILURES), self.ran
+        failed, total = sum(each.runs for each in self._failed), self.ran
         verb = OUTCOME_VERBS.get(cause.outcome or "", "failed")
-        alike = {each.outcome for each in self._causes if each.outcome in FAILURES} == {cause.outcome}
+        alike = {each.outcome for each in self._failed} == {cause.outcome}
         number = f"all {total} runs" if failed == total else f"{failed} of {total} runs"
         says = f"its run {verb}" if total <= 1 else f"{number} {verb if alike else 'failed'}"
         return self._with_run(result, cause.why or str(cause.outcome), says + self._error_text(self._run(cause.last_id)), cause)
@@ -543,10 +544,9 @@ class _EntryDay(ExplainedEntry):
     def _partly_skipped_or_failed(self) -> EntryOverview | None:
         """Some slots of the day were skipped for a reason that is not part of normal work, or some runs failed."""
         skipped = [each for each in self._causes if each.outcome == Outcome.SKIPPED and not self._is_normal(each.why)]
-        failed = [each for each in self._all_runs if each.outcome in FAILURES]
         if skipped:
             return self._skip(skipped[-1], "unusual")
-        return self._failure(max(failed, key=_newest), "unusual") if failed else None
+        return self._failure(max(self._failed, key=_newest), "unusual") if self._failed else None
 
     def _changed_settings(self) -> EntryOverview | None:
         text = self._changes_text()
@@ -585,7 +585,8 @@ class _EntryDay(ExplainedEntry):
             return None
         loud = [each for each in answers if each.outcome == Outcome.ALERT]
         most = max(loud or answers, key=lambda each: each.runs)
-        number = f"{most.runs} of {self.ran} answers" if most.runs < self.ran else format_count(most.runs, "answer")
+        given = sum(each.runs for each in self._all_runs if each.outcome in ANSWERED)
+        number = f"{most.runs} of {given} answers" if most.runs < given else format_count(most.runs, "answer")
         known = self._quiet_text("acknowledged", "known") if most.why == Suppression.DUPLICATE else ""
         says = f"{number} not sent: {known or Suppression.text_of(most.why or '')}"
         result: DayResult = "unusual" if most.why in HIDDEN else "quiet"
@@ -659,6 +660,10 @@ MODEL_FAILURES = (Failure.NOT_FOUND, Failure.RATE, Failure.OVERLOADED, Failure.T
 
 def _newest(cause: CauseCount) -> tuple[datetime, int]:
     return cause.last_slot, cause.last_id
+
+
+def _has_failed(cause: CauseCount) -> bool:
+    return cause.outcome in FAILURES and cause.why != Reason.CANCELLED
 
 
 def _has_run(cause: CauseCount) -> bool:

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from heartbeat.words import format_count
 from heartbeatd.answers import BreakerStatus, FrozenTime, RunNotice
 from scheduler.model.circuit import EVERY_MODEL, Circuit
-from scheduler.model.levels import Level, level_of
+from scheduler.model.levels import Level, level_of, level_of_run
 from scheduler.model.outcome import ANSWERED, DeliveryState, Outcome, Reason, Skip, Suppression
 from scheduler.model.wake import RejectedBecause
 from scheduler.store import outbox
@@ -59,7 +59,7 @@ class SlotCause:
     def level(self) -> Level:
         """How good or bad it is."""
         undelivered = level_of(self.detail) if self.code in ANSWERED and self.detail in DELIVERY_TEXTS else None
-        return undelivered or level_of(self.code) or Level.PLANNED
+        return undelivered or level_of_run(self.code, self.detail) or Level.PLANNED
 
     @property
     def text(self) -> str:

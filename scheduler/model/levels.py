@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 from heartbeat.findings import Severity
-from scheduler.model.outcome import FAILURES, LOST_SKIPS, PLANNED_SKIPS, DeliveryState, Outcome
+from scheduler.model.outcome import FAILURES, LOST_SKIPS, PLANNED_SKIPS, DeliveryState, Outcome, Reason
 
 
 class Level(StrEnum):
@@ -36,7 +36,7 @@ LEVELS: dict[str, Level] = {
     **dict.fromkeys((DeliveryState.PENDING, DeliveryState.SENDING, Outcome.ASYNC), Level.WAITING),
     **dict.fromkeys(("due", "open", "running", "waiting"), Level.WAITING),
     **dict.fromkeys(PLANNED_SKIPS, Level.PLANNED),
-    **dict.fromkeys(("acknowledged", "awaits_results", "done", "known", "muted"), Level.PLANNED),
+    **dict.fromkeys((Reason.CANCELLED, "acknowledged", "awaits_results", "done", "known", "muted"), Level.PLANNED),
     **dict.fromkeys(("not_declared", "not_kept"), Level.UNKNOWN),
     "to_come": Level.TO_COME,
 }
@@ -48,5 +48,5 @@ def level_of(word: str | None) -> Level | None:
 
 
 def level_of_run(outcome: str | None, reason: str | None) -> Level | None:
-    """The level of a run: of its outcome, or, if it was skipped, of the reason."""
-    return level_of(reason if outcome == Outcome.SKIPPED else outcome)
+    """The level of a run: of its outcome, or, if it was skipped or cancelled, of the reason."""
+    return level_of(reason if outcome == Outcome.SKIPPED or reason == Reason.CANCELLED else outcome)

@@ -7,12 +7,14 @@ from datetime import timedelta
 import pytest
 from servers import gateway
 from servers.scripted import Server
+from test_story_explain import explained_entry
 from test_story_slots import agent, job
-from world import Delayed, MakeWorld, World
+from world import QUIET, Delayed, MakeWorld, World
 
 from heartbeatd.verbs import Cancel, ReportResult
 from scheduler.engine.effects import VerbRequest
 from scheduler.engine.tick_items import Refused
+from scheduler.insight import explanation, health, status_data
 from scheduler.store import run_history
 
 HOUR = timedelta(hours=1)
@@ -68,6 +70,18 @@ def test_a_cancelled_run_does_not_count_as_a_failure(make_world: MakeWorld) -> N
     world.request(VerbRequest(Cancel(), 1))
     world.run(minutes=1)
     assert world.store.connection.execute("select failures from entry").fetchone()[0] == 0
+
+
+def test_an_agent_whose_run_was_cancelled_is_shown_neither_as_failed_nor_as_stopped(make_world: MakeWorld) -> None:
+    world = make_world(agent(), scripts={"ops": lambda call: Delayed("x", HOUR) if len(world.calls) == 2 else QUIET})
+    world.run(minutes=31)
+    world.request(VerbRequest(Cancel(), 2))
+    world.run(minutes=1)
+    assert world.history()[1] == "03-02 08:30 interval abandoned cancelled"
+    status = status_data.read_status(world.store.connection, world.clock.now)
+    assert (health.read_states(status.entries)[0].label, health.read_verdict(status, str).level) == ("ok", "ok")
+    day = explanation.explain_now(explained_entry(world)).overview
+    assert (day.result, day.says) == ("quiet", "1 answer not sent: nothing needs attention")
 
 
 def test_the_wakes_of_a_cancelled_run_are_delivered_by_the_next_run(make_world: MakeWorld) -> None:

@@ -499,6 +499,15 @@ def test_woken_runs_are_listed_beside_the_slots(make_world: MakeWorld) -> None:
     assert (found["planned_runs"], [(each["result"], each["count"]) for each in found["beside"]]) == (4, [("ok", 1)])
 
 
+def test_a_failed_run_that_a_wake_started_counts_among_the_failed_runs(make_world: MakeWorld) -> None:
+    answers = iter([QUIET, 1, QUIET, QUIET])
+    world = make_world(agent(retries="0"), scripts={"ops": lambda call: next(answers)})
+    world.run(minutes=5)
+    world.wake("ops", "look")
+    world.run(minutes=35)
+    assert explanation.explain_now(explained_entry(world)).overview.says == "1 of 4 runs failed: exit code 1"
+
+
 @pytest.mark.parametrize(
     ("wakes", "interval", "slots", "beside"),
     [(1, "24h", "1 planned run", "1 run: 1 ran, quiet"), (2, "12h", "2 planned runs", "2 runs: 2 ran, quiet")],

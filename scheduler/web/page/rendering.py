@@ -24,8 +24,7 @@ from heartbeatd.operations import Concern, Endpoint, choices_of, keys_of
 from heartbeatd.verbs import VERB_ENDPOINTS, Verb
 from scheduler.insight.reason_texts import breaker_text, ending_text
 from scheduler.insight.slot_history import cause_of_run
-from scheduler.model.levels import Level, level_of
-from scheduler.model.outcome import Outcome
+from scheduler.model.levels import Level, level_of, level_of_run
 from scheduler.store.outbox import hold_text
 from scheduler.web.http_errors import not_found
 
@@ -47,7 +46,7 @@ INPUT_KINDS = {bool: "checkbox", int: "number", timedelta: "duration", datetime:
 
 # The class in style.css of each level, as on the dashboards (docs/dashboards.md).
 # good: green. bad: red. late: orange, a warning. wait: yellow. note: blue, an alert. off: grey, as planned.
-COLOURS_OF_LEVELS: dict[Level, str] = {
+COLOURS_OF_LEVELS: dict[Level | None, str] = {
     Level.GOOD: "good",
     Level.ALERT: "note",
     Level.WAITING: "wait",
@@ -195,20 +194,19 @@ def quick_ends(now: datetime, zone: ZoneInfo) -> list[tuple[str, str, str]]:
 # --- colours ----------------------------------------------------------------------------------------------------------
 
 
-def colour_of_level(level: Level) -> str:
-    """The class of a level; `off` (grey) for what is planned or unknown."""
+def colour_of_level(level: Level | None) -> str:
+    """The class of a level; `off` (grey) for what is planned or unknown, and for None."""
     return COLOURS_OF_LEVELS.get(level, "off")
 
 
 def colour_of_word(word: str | None) -> str:
     """The class of a word; `off` (grey) for any other word."""
-    level = level_of(word)
-    return colour_of_level(level) if level else "off"
+    return colour_of_level(level_of(word))
 
 
 def colour_of_run(run: RunRecord | LastRun) -> str:
-    """The class of a run as the API returns it: of its result, of `why` if it was skipped, or of its state."""
-    return colour_of_word(run.why if run.result == Outcome.SKIPPED else run.result or run.state)
+    """The class of a run as the API returns it: of its result, of `why` if it was skipped or cancelled, or of its state."""
+    return colour_of_level(level_of_run(run.result or run.state, run.why))
 
 
 # --- forms that send a verb -------------------------------------------------------------------------------------------
