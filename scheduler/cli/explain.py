@@ -23,7 +23,7 @@ from scheduler.cli import daemon_files, options, output
 from scheduler.cli.daemon_files import Source, load_declared_plan
 from scheduler.cli.operation_options import Make
 from scheduler.insight import explanation as answers
-from scheduler.insight.periods import Period, parse_period
+from scheduler.insight.periods import LONGEST_DAY, Period, parse_period
 from scheduler.insight.records import Records
 from scheduler.insight.schedule_texts import parts_text
 from scheduler.model import local_days
@@ -97,7 +97,7 @@ def _overview_lines(data: Overview) -> Iterator[str]:
     happened = [(each.at, _reload_text(each)) for each in data.changes[-MAX_RELOADS:]]
     happened += [(each.at, each.says) for each in data.events[-MAX_RELOADS:]]
     for at, says in sorted(happened):
-        yield from output.format_fact(f"{at.astimezone(zone):%H:%M}", says)
+        yield from output.format_fact(output.format_clock(at.replace(second=0), zone, with_date=end - begin > LONGEST_DAY), says)
     if not listed:
         yield "there are no agents and jobs"
         return
@@ -174,7 +174,12 @@ def _period_lines(data: ExplanationOn) -> Iterator[str]:
     length = f"{hours / timedelta(hours=1):g} hours, " if data.day and hours != timedelta(days=1) else ""
     when = f"{data.day:%a %Y-%m-%d}" if data.day else f"since {data.from_.astimezone(zone):%Y-%m-%d %H:%M:%S %Z}"
     yield f"{when}, {length}{format_count(data.planned_runs, 'planned run')}"
-    clock = partial(output.format_clock, zone=zone, with_zone=any(fact.code == "clock_change" for fact in data.facts))
+    clock = partial(
+        output.format_clock,
+        zone=zone,
+        with_zone=any(fact.code == "clock_change" for fact in data.facts),
+        with_date=hours > LONGEST_DAY,
+    )
     if data.stretches:
         columns: list[output.Column[SlotStretch]] = [
             output.Column("FROM", lambda each: clock(each.from_)),

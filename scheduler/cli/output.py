@@ -262,10 +262,13 @@ def format_short_time(instant: datetime | None, now: datetime) -> str:
     return clock + (f" {offset_text(moment)}" if is_repeated(moment) else "")
 
 
-def format_clock(instant: datetime, zone: ZoneInfo, *, with_zone: bool) -> str:
-    """The time of day in a zone, without seconds if there are none. `with_zone`: the abbreviation of the zone follows."""
+def format_clock(instant: datetime, zone: ZoneInfo, *, with_zone: bool = False, with_date: bool = False) -> str:
+    """The time of day in a zone, without seconds if there are none, after its date if it is wanted, and before the
+    abbreviation of the zone.
+    """
     local = instant.astimezone(zone)
-    return f"{local:%H:%M:%S}".removesuffix(":00") + (f" {local:%Z}" if with_zone else "")
+    date = f"{local:%m-%d} " if with_date else ""
+    return date + f"{local:%H:%M:%S}".removesuffix(":00") + (f" {local:%Z}" if with_zone else "")
 
 
 def display_zone() -> ZoneInfo | None:

@@ -328,10 +328,11 @@ def explain_period(explained: ExplainedEntry, period: Period) -> answers.Explana
         (each.at, "config_changed", f"by {each.by}: {each.says}")
         for each in _changes_between(explained, period.begin, period.end)
     ]
+    clock = "%m-%d %H:%M:%S" if period.is_long else "%H:%M:%S"
     facts = (
         _count_fact("in all", totals, "slot", "planned run"),
         _count_fact("unplanned", beside, "run", "run"),
-        *(_fact(f"{at.astimezone(explained.zone):%H:%M:%S}", what, says, at) for at, what, says in sorted(events)),
+        *(_fact(format(at.astimezone(explained.zone), clock), what, says, at) for at, what, says in sorted(events)),
     )
     return answers.ExplanationOn(
         **dict(_header(explained, facts)),

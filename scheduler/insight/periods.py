@@ -13,6 +13,7 @@ from scheduler.model.local_days import parse_day
 
 EARLIEST_TIME = datetime(2000, 1, 1, tzinfo=UTC)
 MAX_AHEAD = timedelta(days=400)
+LONGEST_DAY = timedelta(hours=26)  # in Antarctica/Troll, whose clocks go back by two hours
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,11 @@ class Period:
     zone: ZoneInfo
     day: date | None = None
     is_moment: bool = False
+
+    @property
+    def is_long(self) -> bool:
+        """Whether it is longer than a day, so that a time of day does not say when something happened."""
+        return self.end - self.begin > LONGEST_DAY
 
     @classmethod
     def of_day(cls, day: date, zone: ZoneInfo, now: datetime) -> Period:

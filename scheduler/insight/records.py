@@ -18,7 +18,7 @@ from scheduler.insight.daemon_state import DaemonState, events_of_period
 from scheduler.insight.periods import Period
 from scheduler.insight.schedule_texts import TimeFormat
 from scheduler.insight.slot_history import MAX_MARKS, EntryRecord, MissedRecords, SlotGroup, SlotResult, group_results
-from scheduler.model import entry_schedule
+from scheduler.model import entry_schedule, local_days
 from scheduler.model.config_changes import KeyChange, Override, RecordedConfigEvent
 from scheduler.model.entry import Entry, Key
 from scheduler.model.entry_row import EntryRow
@@ -168,7 +168,8 @@ class Records:
 
     def times(self, zone: ZoneInfo) -> TimeFormat:
         """How times of an entry in this zone are shown."""
-        return TimeFormat(zone, self.period.begin, self.period.end, self.period.zone)
+        begin, end = self.period.begin, self.period.end
+        return TimeFormat(zone, end - local_days.A_DAY if self.period.is_long else begin, end, self.period.zone)
 
     def path_text(self, path: Path) -> str:
         """A path, relative to the config's folder if it is there."""

@@ -959,6 +959,21 @@ def test_one_entry_is_explained_since_a_time(plant: Plant, say: Say) -> None:
     assert "no checklist" in lines[3]
 
 
+def test_a_time_of_several_days_is_explained_with_dates(plant: Plant, say: Say) -> None:
+    first, down = TODAY - timedelta(days=2), TODAY - timedelta(days=1)
+    world = plant(fleet(), start=MIDNIGHT - timedelta(days=2))
+    world.run(hours=30)
+    world.downtime(hours=1, minutes=30)
+    run_until_now(world)
+    since = ("--since", f"{first} 20:00")
+    text = " ".join(" ".join(say(world, *since)).split())
+    assert f"the planned run of {down:%a %Y-%m-%d} 07:00: the daemon was down" in text
+    assert f" {down:%m-%d} 06:00 the daemon ended unexpectedly {down:%m-%d} 07:30 the daemon started" in text
+    lines = say(world, "ops", *since)
+    assert f"{first:%m-%d} 20:00  {down:%m-%d} 06:00  11     ran, alert delivered" in "\n".join(lines), lines
+    assert f"{down:%m-%d} 06:00:00 the daemon ended unexpectedly" in lines
+
+
 def test_many_entries_with_the_same_cause_share_a_line(plant: Plant, say: Say) -> None:
     agents = "".join(f"  many-{number:02}: {{heartbeat: {{checklist: HEARTBEAT.md}}}}\n" for number in range(40))
     world = plant(fleet(agents=agents))
