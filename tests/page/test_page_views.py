@@ -413,6 +413,13 @@ def test_a_muted_job_is_among_those_that_are_paused_or_muted(user: PageUser) -> 
     assert ("backup" in listed, "digest" in listed) == (True, False)
 
 
+def test_a_long_notice_fits_into_a_cookie(user: PageUser) -> None:
+    """Browsers drop a cookie with more than 4,096 bytes, so the user would not see what was wrong."""
+    answer = user.post("/page/do/ping", {"form_code": user.get("/").form_code, "channel": "😀" * 1000})
+    assert len(answer.cookies[0].partition(";")[0]) <= 4096
+    assert "😀" * 200 in user.get("/").text
+
+
 def test_two_runs_that_are_a_day_apart_have_two_narrow_marks(user: PageUser) -> None:
     marks = [each for each in user.get("/page/plan?q=backup").elements if each.attributes.get("class") == "fill-note"]
     assert [each.attributes["width"] for each in marks if each.tag == "rect"] == ["3", "3"]

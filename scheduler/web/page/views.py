@@ -42,7 +42,7 @@ NAVIGATION = (
     ("/page/doctor", "Doctor"),
 )
 NOTICE_COOKIE = "heartbeatd_notice"
-LONGEST_NOTICE = 1000  # characters
+LONGEST_NOTICE = 1000  # bytes; each may take three in the cookie, of which a browser takes no more than 4 KB
 MAX_FORM_BYTES = 512 * 1024  # bytes; a checklist may be sent, and a form may need three bytes for one of the text
 Item = TypeVar("Item")
 OWN_FIELDS = frozenset(("form_code", "next"))
@@ -227,7 +227,7 @@ def redirect_response(redirect: Redirect) -> Response:
     response = RedirectResponse(redirect.url, 303)
     if redirect.notice:
         kind = "error" if redirect.is_error else "done"
-        value = f"{kind}:{quote(redirect.notice[:LONGEST_NOTICE])}"
+        value = f"{kind}:{quote(redirect.notice.encode(errors='replace')[:LONGEST_NOTICE].decode(errors='ignore'))}"
         response.set_cookie(NOTICE_COOKIE, value, max_age=60, httponly=True, samesite="strict")
     return response
 
