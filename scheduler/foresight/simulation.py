@@ -379,7 +379,7 @@ class Tally:
         key, reason = (event.kind, event.name), str(event.result.reason or event.result.outcome)
         if event.result.outcome is Outcome.SKIPPED:
             self.skips[reason] += event.slots
-            if event.result.reason is Skip.BUDGET:
+            if event.result.reason is Skip.BUDGET and not (event.result.error or "").startswith("account "):  # no `max_runs`
                 self.budget_ends.setdefault((key, now.astimezone(self._zones.get(key, self._zone)).date()), now)
         else:
             self.runs[key] += 1

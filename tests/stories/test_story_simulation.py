@@ -165,6 +165,14 @@ def test_an_agent_with_a_small_budget_is_named_with_the_days_on_which_it_ends_ea
     assert only(found.early_budget_ends[0].days) == 3
 
 
+def test_an_account_without_room_is_no_budget_that_ends_early(tmp_path: Path) -> None:
+    runner = "runner: {kind: command, argv: [claude], account: {name: team, max_runs: 3 per 5h}}"
+    yaml = f'agents: {{ops: {{{runner}, heartbeat: {{interval: 30m, checklist: "- look\\n", deliver: log}}}}}}\n'
+    found = simulated(tmp_path, yaml, days=1)
+    assert [(each.why, only(each.planned_runs) > 30) for each in found.skips] == [("budget", True)]
+    assert found.early_budget_ends == []
+
+
 def test_a_budget_that_ends_at_two_times_of_day_is_named_with_the_earlier_one(tmp_path: Path) -> None:
     """New York's clocks go forward at 02:00 on the second day, so that its tenth run is an hour later. The config is in Berlin."""
     yaml = """
