@@ -55,8 +55,8 @@ def preview_file(source: Source) -> Preview:
     Raises ConfigError if the file is invalid, and InputError if there is no active config.
     """
     path, files = source.config, daemon_files.locate_files(source.config, source.state)
-    running = daemon_files.find_running_daemon(files) is not None
     with daemon_files.open_for_reading(files) as db:
+        running = daemon_files.is_daemon_running(files, db)
         last = config_history.config_in_force(db)
         if last is None:
             raise InputError(_nothing_in_force(source, files, exists=files.may_exist))

@@ -6,7 +6,7 @@ import os
 import sqlite3
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
@@ -18,7 +18,7 @@ from heartbeatd.state_folder import OVERRIDE_PREFIX, address_file, is_locked
 from scheduler.model.expected_error import InputError
 from scheduler.model.state_address import address_problem, describe_server, server_of_path
 from scheduler.store import config_history
-from scheduler.store.boots import Leader
+from scheduler.store.boots import Leader, is_leader_running
 from scheduler.store.database import StoreError, check_file, check_links, open_empty_database
 from scheduler.store.locations import open_read_only_any_version
 from scheduler.system import state_lock
@@ -144,6 +144,11 @@ def find_running_daemon(files: DaemonFiles) -> LockOwner | None:
     return state_lock.read_lock_owner(files.lock_file) or LockOwner()
 
 
+def is_daemon_running(files: DaemonFiles, db: sqlite3.Connection) -> bool:
+    """Whether a daemon runs with this database, on this machine or, with a server, on another one."""
+    return find_running_daemon(files) is not None or is_leader_running(db)
+
+
 def describe_standby(files: DaemonFiles, up: LockOwner, leader: Leader | None) -> str | None:
     """Which daemon leads instead of this one; None if it leads itself."""
     if files.server is None or up.instance is None:
@@ -159,14 +164,15 @@ def read_state(db: sqlite3.Connection, files: DaemonFiles, now: datetime) -> Dae
 
     found = find_running_daemon(files)
     pid = found.pid if found else None
-    return read_daemon_state(
+    state = read_daemon_state(
         db,
         now,
-        running=found is not None,
+        running=is_daemon_running(files, db),
         pid=pid,
         is_stopped=pid is not None and is_process_stopped(pid),
         refused_starts=state_lock.read_refused_starts(files.lock_file),
     )
+    return state if found else replace(state, is_frozen=False)  # a frozen leader on another machine loses its lease
 
 
 @contextmanager

@@ -90,7 +90,7 @@ def _read_events(db: sqlite3.Connection, source: Source, key: Key | None, since:
 
 def _daemon_events(db: sqlite3.Connection, files: DaemonFiles) -> Iterator[LoggedEvent]:
     recorded = boots.all_boots(db)  # before the lock, which a daemon has taken before it records its start
-    running = daemon_files.find_running_daemon(files) is not None or boots.is_leader_running(db)
+    running = daemon_files.is_daemon_running(files, db)
     for boot in recorded:
         yield _event(event="daemon", at=boot.started_at, result="started", detail=f"pid {boot.pid}", error=None)
     for down in boots.downtimes_between(recorded, running=running):

@@ -53,7 +53,7 @@ def print_report(span: timedelta, by: Literal["entry", "model"], out: Path | Non
     """Print the report, or write it to the file `out` and print a summary."""
     until = output.utc_now()
     with source.open() as db:
-        running = daemon_files.find_running_daemon(source.files) is not None
+        running = daemon_files.is_daemon_running(source.files, db)
         zone = output.display_zone() or output.host_zone()
         report = build_report(db, until - span, until, running=running, zone=zone) if source.files.may_exist else None
     if source.form == "json":

@@ -56,13 +56,13 @@ def print_plan(make: Make[GetPlan], name: str | None, worst: bool, other: Path |
         config = load_declared_plan(source, files)
         with daemon_files.open_for_reading(files) as db:
             seen = forecast.forecast_entries(db, config, now)
+            running = daemon_files.is_daemon_running(files, db)
     if name is not None:
         known = {(each.course.kind, each.course.name) for each in seen}
         key = options.resolve_entry(name, known)
         seen = [foreseen for foreseen in seen if (foreseen.course.kind, foreseen.course.name) == key]
     with show_progress("planning"):
         planned = forecast.forecast_runs(seen, begin, until, each=asked.all or name is not None)
-    running = daemon_files.find_running_daemon(files) is not None
     data = {"running": running} | planned.as_data()
     output.print_answer(data, source.form, _plan_lines(planned, running=running))
 

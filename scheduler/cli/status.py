@@ -125,8 +125,8 @@ def _reload_lines(reload: ReloadStatus) -> Iterator[str]:
 
 
 def _status_data(data: Status, up: LockOwner | None, standby: str | None, leader: str | None) -> dict[str, object]:
-    """The status, with the state of the process, which only the lock shows."""
-    process = {"running": up is not None, "pid": up.pid if up else None, "standby": standby, "leader": leader}
+    """The status, with the state of the process, which only the lock, or a leader on another machine, shows."""
+    process = {"running": (up, leader) != (None, None), "pid": up.pid if up else None, "standby": standby, "leader": leader}
     found = data.as_data()
     return found | {"daemon": (found["daemon"] or {}) | process}
 

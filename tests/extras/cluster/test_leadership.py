@@ -108,14 +108,14 @@ def lead(lease: Leadership, store: Store) -> None:
     store.epoch = lease.epoch
 
 
-def test_status_and_logs_on_a_host_without_a_daemon_show_the_leader_as_running_while_it_has_the_lease(
+def test_the_commands_on_a_host_without_a_daemon_show_the_leader_as_running_while_it_has_the_lease(
     make_world: MakeWorld, address: str, postgres: PostgresServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The clock of the server decides. That of the other host may differ."""
     world = make_world(AGENT, server=address)
 
     def output_of(command: str) -> str:
-        assert main(["-c", str(world.config), command]) == 0
+        assert main(["-c", str(world.config), *command.split()]) == 0
         return capsys.readouterr().out
 
     for left, expected, has_ended in (
@@ -124,7 +124,15 @@ def test_status_and_logs_on_a_host_without_a_daemon_show_the_leader_as_running_w
     ):
         postgres.query(address, LEASE_OF_LAST_BOOT.format(left))
         assert expected in output_of("status")
-        assert ("ended unexpectedly" in output_of("logs")) is has_ended
+        ended = {
+            "status": "the daemon is down",
+            "status --format json": '"running": false',
+            "logs": "ended unexpectedly",
+            "explain": "the daemon has not run",
+            "report": "The daemon was down once",
+            "plan": "daemon: down",
+        }
+        assert [words in output_of(command) for command, words in ended.items()] == [has_ended] * len(ended)
     postgres.query(address, LEASE_OF_LAST_BOOT.format("1 hour"))
     world.stop()
     assert "shut down" in output_of("status")
