@@ -164,10 +164,11 @@ def _send_together(tick: Tick, target: Target, kept: Sequence[HeldMessage], text
     names = (
         "" if NUMBER_OF_PROBLEM.search(text.splitlines()[0]) else f"{each.name}: " for each, text in zip(kept, texts, strict=True)
     )
-    parts = [
-        f"{each.created_at.astimezone(zone):%H:%M} {name}{text}" for each, name, text in zip(kept, names, texts, strict=True)
-    ]
-    first = f"{format_count(len(kept), 'message')} since {kept[0].created_at.astimezone(zone):%H:%M}:"
+    # A weekend can be closed, too.
+    form = "%H:%M" if tick.now - kept[0].created_at < timedelta(days=1) else "%Y-%m-%d %H:%M"
+    times = [each.created_at.astimezone(zone).strftime(form) for each in kept]
+    parts = [f"{at} {name}{text}" for at, name, text in zip(times, names, texts, strict=True)]
+    first = f"{format_count(len(kept), 'message')} since {times[0]}:"
     about = Origin(NO_RUN, *subject, Trigger.MANUAL, tick.now)
     notice = f"{HELD}{tick.now:%Y-%m-%d %H:%M:%S}{f' to {target.recipient}' if target.recipient else ''}"
     text = "\n\n".join((first, *parts))

@@ -344,6 +344,16 @@ def test_each_agent_of_a_common_message_is_shown_as_undelivered_while_it_is_retr
     assert first_line(world, "web") == f"{late}, since 07:00"
 
 
+def test_the_messages_of_a_weekend_come_with_their_days(make_world: MakeWorld) -> None:
+    deliver = '{to: phone, hours: {start: "07:00", end: "22:00", days: mon-fri}}'
+    world = make_world(config(deliver), start="2026-03-06 21:30")  # a Friday
+    said = iter(["one", *[QUIET] * 29, "two"])
+    world.scripts["ops"] = lambda call: next(said, QUIET) if call.at.hour >= 22 or call.at.day > 6 else QUIET
+    world.run_until("2026-03-09 07:30")
+    (message,) = sent(world)
+    assert message == "09 07:00 2 messages since 2026-03-06 22:30:\n\n2026-03-06 22:30 ops: one\n\n2026-03-08 04:30 ops: two"
+
+
 def test_each_agent_of_a_common_message_has_said_its_own_texts(make_world: MakeWorld) -> None:
     world = make_world(config(), start="2026-03-02 22:00")
     at_night(world, h23="one", h05="three")
