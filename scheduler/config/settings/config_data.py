@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
@@ -67,7 +68,7 @@ def read_config_data(
     diagnostics.default_paths = first_paths = dict(reversed(paths))  # the first path of a position counts
     agent, job = agent_defaults(root), map_at(root, "defaults", "cron")
     merged = _merge_entries(_merge_entries(root, "agents", agent, _merge_agent), "cron", job, _merge_job)
-    return ConfigData(file, root, agent, job, merged, _hash_config(content, environ), first_paths)
+    return ConfigData(file, root, agent, job, merged, _hash_config(content, root, environ), first_paths)
 
 
 def _check_line_of_state(root: MarkedMap, content: bytes, diagnostics: Diagnostics) -> None:
@@ -239,9 +240,10 @@ def _find_default_paths(node: object, steps: marked_yaml.Steps, seen: set[int]) 
         yield from _find_default_paths(value, (*steps, step), seen)
 
 
-def _hash_config(content: bytes, environ: Mapping[str, str]) -> str:
-    """SHA-256 (hex) of the file and of the overrides."""
+def _hash_config(content: bytes, root: MarkedMap, environ: Mapping[str, str]) -> str:
+    """SHA-256 (hex) of the file and of the values that overrides set, however these are written."""
     digest = sha256(content)
-    for variable, text in find_overrides(environ).items():
-        digest.update(f"\0{variable}\0{text}".encode(errors="surrogateescape"))
+    for variable in find_overrides(environ):
+        value = json.dumps(marked_yaml.value_at(root, override_steps(variable)))
+        digest.update(f"\0{variable}\0{value}".encode(errors="surrogateescape"))
     return digest.hexdigest()
