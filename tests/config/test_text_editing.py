@@ -112,6 +112,13 @@ def test_a_patch_with_what_is_there_changes_no_byte() -> None:
     assert apply_patch(CONFIG, {"agents": {"mail": {"nothing": None}}}) == CONFIG
 
 
+def test_a_text_of_several_lines_with_a_comment_behind_its_sign_is_replaced_by_a_map_or_a_list() -> None:
+    for sign in ("|", ">-"):
+        text = f"a:\n  check: {sign}  # why\n    one\n  next: 1\n"
+        for new, shown in (({"command": "x"}, "{command: x}"), (["x"], "[x]")):
+            assert apply_patch(text, {"a": {"check": new}}) == f"a:\n  check: {shown}\n  next: 1\n"
+
+
 def test_true_is_not_one() -> None:
     assert apply_patch("a: true\n", {"a": 1}) == "a: 1\n"
     assert apply_patch("a: [1]\n", {"a": [True]}) == "a: [true]\n"

@@ -19,7 +19,13 @@ from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap, CommentedSeq
 from ruamel.yaml.error import YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, SequenceNode
-from ruamel.yaml.scalarstring import DoubleQuotedScalarString, ScalarString, SingleQuotedScalarString
+from ruamel.yaml.scalarstring import (
+    DoubleQuotedScalarString,
+    FoldedScalarString,
+    LiteralScalarString,
+    ScalarString,
+    SingleQuotedScalarString,
+)
 
 from scheduler.config.file import marked_yaml, yaml_errors
 from scheduler.config.file.diagnostics import ConfigError, Diagnostics
@@ -398,16 +404,24 @@ def _set_in(data: CommentedMap, path: Keys, keys: Values, parent: str) -> None:
     for depth, step in enumerate(path):
         inner = data.get(step)
         if not isinstance(inner, CommentedMap) or not inner:
+            _drop_comment_of_block(data, step)
             data[step] = _as_node(nest_value(path[depth + 1 :], keys), step, parent)
             return
         data, parent = inner, step
     for key, value in keys.items():
         if value is None:
             data.pop(key)
-        else:  # ruamel keeps the quotes of a text
-            data[key] = (
-                value if isinstance(value, str) and isinstance(data.get(key), ScalarString) else _as_node(value, key, parent)
-            )
+        elif isinstance(value, str) and isinstance(data.get(key), ScalarString):
+            data[key] = value  # ruamel keeps its quotes
+        else:
+            _drop_comment_of_block(data, key)
+            data[key] = _as_node(value, key, parent)
+
+
+def _drop_comment_of_block(data: CommentedMap, key: str) -> None:
+    """Drop the comment behind the | of a text that is replaced. ruamel cannot write it behind a map or a list."""
+    if isinstance(data.get(key), LiteralScalarString | FoldedScalarString):
+        data.ca.items.pop(key, None)
 
 
 def _as_node(value: object, key: str = "", parent: str = "") -> Any:
