@@ -43,6 +43,8 @@ def _convert_config(draft: Draft, config: Node) -> None:
         provider.put_secret("api_key", key, "ANTHROPIC_API_KEY")
     if (address := config.get("ANTHROPIC_BASE_URL")).text:
         _put_address(provider, address)
+    if "api_key" in provider or "base_url" in provider:
+        provider.add("kind", "anthropic", "the kind of its API")
     agent.apply(AGENT, config)
     interval = config.get("HEARTBEAT_INTERVAL").text
     if interval.isdigit() and int(interval) < LEAST:
@@ -66,7 +68,7 @@ def _put_address(provider: Part, address: Node) -> None:
 
 
 def _start_agent(agent: Part, _: str) -> None:
-    agent.add("runner", {"kind": "anthropic"}, "a single turn without tools, as in claw0")
+    agent.add("runner", {"kind": "anthropic", "provider": "anthropic"}, "a single turn without tools, as in claw0")
 
 
 SYSTEM = ForeignSystem("claw0", "claw0", ".env, cron/jobs.json, HEARTBEAT.md", convert, DROPS, _start_agent)

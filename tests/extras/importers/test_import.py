@@ -181,6 +181,16 @@ def test_the_model_that_decides_keeps_its_provider_if_the_config_has_another_one
     assert "decide: {model: gpt-5, provider: openai-2}" in path.read_text()
 
 
+def test_the_model_of_claw0_keeps_its_provider_if_the_config_has_another_one_of_this_name(tmp_path: Path) -> None:
+    path = write(tmp_path, "config.yaml", SMALL + "providers: {anthropic: {api_key: '${MINE}'}}\n")
+    source = write(tmp_path, ".env", "ANTHROPIC_API_KEY=sk-ant-1\nMODEL_ID=claude-haiku-4-5\nHEARTBEAT_INTERVAL=1800\n")
+    for _ in range(2):
+        main(["config", "import", "claw0", str(source), "--into", str(path)])
+    assert "runner: {kind: anthropic, provider: anthropic-2}" in path.read_text("utf-8")
+    assert 'anthropic-2: {api_key: "${ANTHROPIC_API_KEY}", kind: anthropic}' in path.read_text("utf-8")
+    assert "main-2" not in path.read_text("utf-8")
+
+
 def test_importing_again_what_got_other_names_adds_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     mine = "channels:\n  telegram-1: {kind: webhook, url: 'https://example.org/'}\n" + SMALL.replace("one:", "main:")
     mine += "cron:\n  news: {every: 1h, command: ./news.sh}\n  brief: {every: 2h, command: ./x.sh}\n"

@@ -220,9 +220,11 @@ def test_nanobot_decides_with_its_own_model_first() -> None:
 def test_claw0_calls_the_model_directly() -> None:
     imported = import_example("claw0")
     main = imported.data["agents"]["main"]
-    assert (main["runner"], main["model"], main["heartbeat"]["interval"]) == ({"kind": "anthropic"}, "claude-haiku-4-5", "none")
+    assert main["runner"] == {"kind": "anthropic", "provider": "anthropic"}
+    assert (main["model"], main["heartbeat"]["interval"]) == ("claude-haiku-4-5", "none")
     assert main["heartbeat"]["active_hours"] == {"start": "22:00", "end": "06:00", "timezone": "Europe/Riga"}
-    assert imported.data["providers"]["anthropic"] == {"api_key": "${ANTHROPIC_API_KEY}", "base_url": "https://openrouter.ai/api"}
+    provider = {"kind": "anthropic", "api_key": "${ANTHROPIC_API_KEY}", "base_url": "https://openrouter.ai/api"}
+    assert imported.data["providers"]["anthropic"] == provider
     assert imported.data["cron"]["meeting"]["at"] == "2036-02-25T13:00:00Z"  # 15:00 in the zone of the host
 
 
