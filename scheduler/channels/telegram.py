@@ -22,6 +22,7 @@ from scheduler.model.settings import Channel
 
 SERVER = "https://api.telegram.org"
 MAX_LENGTH = 4096  # UTF-16 units of one message
+MAX_ROW = 30  # characters of the buttons side by side; a phone cuts longer ones
 BAD_URL = "this is not the URL of a Telegram chat; write tgram://TOKEN/CHAT, or tgram://TOKEN/CHAT:TOPIC"
 
 _URL = re.compile(r"tgram://(?:bot)?([0-9A-Za-z:_-]+)/(-?\d{1,20}|@?[A-Za-z]\w{2,63})(?::(\d{1,18}))?/?", re.ASCII)
@@ -78,7 +79,8 @@ def _body(chat: TelegramChat, text: str, buttons: Sequence[Button]) -> dict[str,
     content: dict[str, object] = {"chat_id": chat.chat, "text": text, "link_preview_options": {"is_disabled": True}}
     if buttons:
         row = [{"text": button.label, "callback_data": button.data} for button in buttons]
-        content["reply_markup"] = {"inline_keyboard": [row]}
+        is_narrow = sum(len(button.label) for button in buttons) <= MAX_ROW
+        content["reply_markup"] = {"inline_keyboard": [row] if is_narrow else [[each] for each in row]}
     return content | ({"message_thread_id": chat.topic} if chat.topic is not None else {})
 
 

@@ -172,6 +172,15 @@ def test_a_reply_with_one_of_the_answers_is_an_answer_and_any_other_is_rejected(
     assert state_of(chat.world, asked.id) == "no, by Anna on phone"
 
 
+def test_long_answers_stand_one_below_the_other(chat: Chat) -> None:
+    """Side by side, a phone would cut them."""
+    ask(chat.world)
+    ask(chat.world, "How?", options="deploy to the first machine alone,deploy to all machines,stop")
+    chat.world.run(minutes=1)
+    rows = [[len(row) for row in each["reply_markup"]["inline_keyboard"]] for each in chat.phone.messages]
+    assert rows == [[2], [1, 1, 1]]
+
+
 def test_several_questions_wait_at_once_and_the_time_stops_until_the_last_is_answered(chat: Chat) -> None:
     world = chat.world
     first, second = ask(world), ask(world, "Tell the customers?", options="yes,no,later")
