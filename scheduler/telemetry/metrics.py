@@ -220,9 +220,9 @@ class Metrics:
         gauges.read_outbox(reading, db, channels)
         gauges.read_breakers(reading, db, circuits)
         if not self._has_read_skips:
-            self._has_read_skips = True
             for key, skipped in overviews.last_skips(db, Skip.BUDGET).items():  # of earlier processes
                 self._budget_skips.setdefault(key, skipped)
+            self._has_read_skips = True
         skipped_at = dict(self._budget_skips)  # in one step, because the other thread may add a key
         gauges.read_budgets(reading, db, self._settings, wanted, skipped_at, self._day_plans, at)
         if self._settings.postgresql is None:
