@@ -118,7 +118,8 @@ def _hours_begin_at(tick: Tick, message: HeldMessage) -> datetime | None:
     notice = message.notice or ""
     if notice.startswith((HELD, questions.NOTICE)) or outbox.REPEATS.match(notice):
         return None
-    entry = tick.plan.entries.get((Kind(message.kind), message.name)) if message.kind in tuple(Kind) else None
+    is_of_entry = message.kind in tuple(Kind) and message.title == message.name  # and not about the provider of its run
+    entry = tick.plan.entries.get((Kind(message.kind), message.name)) if is_of_entry else None
     chosen: list[Sequence[DeliverHours]]
     if entry is not None:
         chosen = [entry.spec.deliver_hours if message.notice is None else entry.spec.problems_hours]

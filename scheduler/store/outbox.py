@@ -190,6 +190,7 @@ class HeldMessage:
     notice: str | None
     kind: str
     name: str
+    title: str
     target: Target
     text: str
     created_at: datetime
