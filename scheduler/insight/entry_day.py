@@ -69,8 +69,8 @@ class _EntryDay(ExplainedEntry):
     def __init__(self, records: Records, row: EntryRow) -> None:
         super().__init__(records, row)
         found = records.causes.get(self.key, [])
-        # A job after another one has no slots. Each end of that job is like one.
-        others = TRIGGERS_WITHOUT_SLOT - {Trigger.CRON} if "after" in self._schedule_parts else TRIGGERS_WITHOUT_SLOT
+        # A late result is how its slot ended. A job after another one has no slots: each end of that job is like one.
+        others = TRIGGERS_WITHOUT_SLOT - {Trigger.RESULT, *([Trigger.CRON] if "after" in self._schedule_parts else [])}
         self._causes = sorted((each for each in found if each.trigger not in others), key=_newest)
         self._other_runs = [each for each in found if each.trigger in others]
         self._all_runs = (*self._causes, *self._other_runs)
@@ -667,4 +667,6 @@ def _has_failed(cause: CauseCount) -> bool:
 
 
 def _has_run(cause: CauseCount) -> bool:
-    return cause.outcome not in (None, Outcome.SKIPPED) or cause.state == "running"
+    """Whether these are runs. A late result belongs to an earlier run."""
+    is_run = cause.outcome not in (None, Outcome.SKIPPED) or cause.state == "running"
+    return is_run and cause.trigger is not Trigger.RESULT

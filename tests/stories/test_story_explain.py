@@ -11,12 +11,15 @@ from zoneinfo import ZoneInfo
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from servers import gateway
+from servers.scripted import Server
 from simulation import size
+from test_story_async_results import http_agent
 from test_story_lanes import lane_locked
 from test_story_slots import agent, job
 from world import QUIET, DatabaseOf, Delayed, MakeWorld, World, utc
 
-from heartbeatd.verbs import HoldLock
+from heartbeatd.verbs import HoldLock, ReportResult
 from scheduler.cli.main import main
 from scheduler.config.settings.load import load_config
 from scheduler.engine.effects import VerbRequest
@@ -497,6 +500,24 @@ def test_woken_runs_are_listed_beside_the_slots(make_world: MakeWorld) -> None:
     world.run(hours=21)
     found = explain_day_of(world)
     assert (found["planned_runs"], [(each["result"], each["count"]) for each in found["beside"]]) == (4, [("ok", 1)])
+
+
+@pytest.mark.parametrize(
+    ("result", "expected", "says"),
+    [
+        ({"text": "ALERT: found it"}, "quiet", "ran 2 times, 2 messages delivered, only to the log"),
+        ({"error": "it broke"}, "failed", "all 2 runs failed: it broke"),
+    ],
+)
+def test_a_run_and_its_late_result_count_once(make_world: MakeWorld, result: dict[str, str], expected: str, says: str) -> None:
+    with Server([gateway.async_answer()]) as server:
+        world = make_world(http_agent(server.url, dedup="{window: 0s}"))
+        for _ in range(2):
+            world.run(minutes=1)
+            world.request(VerbRequest(ReportResult(**result), server.requests[-1].json["run"]))
+            world.run(minutes=28)
+    found = explanation.explain_now(explained_entry(world)).overview
+    assert (found.result, found.says, found.ran) == (expected, says, 2)
 
 
 def test_a_failed_run_that_a_wake_started_counts_among_the_failed_runs(make_world: MakeWorld) -> None:
