@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from page_user import PageUser
 from test_story_notices import process_result
 from web_daemon import CONFIG, TOKENS, WebDaemon
 
@@ -41,6 +42,14 @@ def daemon(tmp_path: Path) -> Iterator[WebDaemon]:
 def listed(daemon: WebDaemon, token: str, query: str = "") -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = daemon.get(f"/api/v1/problems{query}", token).data["problems"]
     return found
+
+
+def test_the_page_offers_a_limited_token_only_the_buttons_that_work(daemon: WebDaemon) -> None:
+    (user := PageUser(daemon)).log_in(OPSMAN)
+    page = user.get("/page/problems")
+    assert "provider/shared" in page.text
+    actions = {each.attributes["action"] for each in page.elements if each.tag == "form"}
+    assert ("/page/do/problems/p1/close" in actions, "/page/do/problems/p3/close" in actions) == (True, False)
 
 
 def test_a_token_without_limits_sees_everything_that_is_wrong(daemon: WebDaemon) -> None:
