@@ -84,25 +84,18 @@ def account_shortages(tick: Tick, entry: Entry, run_id: int = 0) -> tuple[Shorta
 
     What one entry sets for an account applies to all that use it. Empty if no entry sets any.
     """
-    if not tick.plan.limited_accounts:
+    if not tick.plan.account_limits:
         return ()
-    accounts = [program.account if program else None for program in entry.programs.values()]
-    limited = {each for each in accounts if each is not None and each in tick.plan.limited_accounts}
+    accounts = [program.account if program else None for program in entry.programs]
+    limited = {each for each in accounts if each is not None and each in tick.plan.account_limits}
     found = {each: _account_shortage(tick, entry, each, run_id) for each in limited}
     return tuple(found.get(each) if each is not None else None for each in accounts)
 
 
 def _account_shortage(tick: Tick, entry: Entry, account: str, run_id: int) -> Shortage | None:
-    sharing = tick.plan.limited_accounts[account]
-    programs = [program for each in sharing for program in each.programs.values() if program and program.account == account]
     found: list[Shortage] = []
-    for most, within in {program.max_runs for program in programs if program.max_runs}:
-        began = [
-            start.at
-            for each in sharing
-            for start in runs.starts_within(tick.tx, each.key, within, without=run_id)
-            if _has_used(each, account, start)
-        ]
+    for most, within in tick.plan.account_limits[account]:
+        began = [at for each, at in runs.starts_with_account(tick.tx, account, within) if each != run_id]
         if len(began) >= most:
             ends = sorted(began)[-most] + within
             text = f"account {account}: {most} of {most} runs in {format_duration(within)} have begun"
@@ -110,11 +103,13 @@ def _account_shortage(tick: Tick, entry: Entry, account: str, run_id: int) -> Sh
     return max(found, key=lambda each: each.ends_at, default=None)
 
 
-def _has_used(entry: Entry, account: str, start: runs.RunStart) -> bool:
-    """Whether a run has called a program with this account: that of its fallback, or the agent's own before it."""
-    if entry.uses_account(account, start.fallback):
-        return True
-    return entry.uses_account(account, None) and not (start.fallback_why or "").startswith(f"account {account}: ")
+def record_first_account(tx: Transaction, claim: Claim) -> None:
+    """Record the account of the program that an attempt calls first. Those of its fallbacks are only known from its result."""
+    programs = claim.entry.programs
+    unavailable = claim.facts.unavailable or (None,) * len(programs)
+    first = next(program for program, why in zip(programs, unavailable, strict=True) if why is None)
+    if first is not None and first.account is not None:
+        runs.record_accounts(tx, claim.run.id, {first.account})
 
 
 def record_budgets(tx: Transaction, settings: Settings) -> None:

@@ -167,7 +167,11 @@ def _make_claim(tick: Tick, entry: Entry, entry_row: EntryRow, run: OpenRun, tak
         if None not in unavailable:
             return claim.blocked_by(Skip.BUDGET, lacking.description)
         claim = replace(claim, facts=replace(claim.facts, unavailable=unavailable))
-    return claim.blocked_by(Skip.BREAKER_OPEN, admitted.blocked) if admitted.blocked else claim
+    if admitted.blocked:
+        return claim.blocked_by(Skip.BREAKER_OPEN, admitted.blocked)
+    if not claim.facts.blocked:
+        budget_reservations.record_first_account(tick.tx, claim)
+    return claim
 
 
 def hypothetical_claim(tick: Tick, entry: Entry, entry_row: EntryRow) -> Claim:

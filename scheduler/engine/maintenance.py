@@ -98,10 +98,9 @@ def _needed_runs(tick: Tick) -> NeededRuns:
     """
     last = (runs.last_output(tick.tx.db, job, ANSWERED) for job in tick.plan.named_jobs)
     found = [each.run for each in last if each is not None]
-    for account, using in tick.plan.limited_accounts.items():
-        programs = [program for each in using for program in each.programs.values() if program and program.account == account]
-        longest = max(program.max_runs[1] for program in programs if program.max_runs)
-        found += [start.id for each in using for start in runs.starts_within(tick.tx, each.key, longest, without=0)]
+    for account, limits in tick.plan.account_limits.items():
+        longest = max(within for _, within in limits)
+        found += [run_id for run_id, _ in runs.starts_with_account(tick.tx, account, longest)]
     return NeededRuns(found, tick.limits.wake_flood.within)
 
 

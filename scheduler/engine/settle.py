@@ -629,6 +629,7 @@ def _record_usage(tick: Tick, claim: Claim, result: AttemptResult) -> bool:
         is_own = runs.add_charge(tx, claim, charge) if reserved else runs.owns_run(tx, claim)
     if not is_own:
         return False
+    runs.record_accounts(tx, claim.run.id, {call.account for call in result.calls if call.account is not None})
     for each in charged:
         tx.report(each)
     if reserved and charge != NO_USAGE:

@@ -202,17 +202,12 @@ class _AnyEntry:
         return tuple(dict.fromkeys(circuit for circuits in self.alternatives for circuit in circuits))
 
     @property
-    def programs(self) -> Mapping[str | None, CommandRunner | None]:
-        """The program that it calls without a fallback (the key None), and with each fallback, by its name; None: it is none."""
+    def programs(self) -> tuple[CommandRunner | None, ...]:
+        """The program that it calls without a fallback, and with each fallback; None: it is none."""
         if self.agent is None:
-            return {None: None}
-        runners = [(None, self.agent.runner), *((each.name, each.runner) for each in self.agent.fallbacks)]
-        return {name: runner if isinstance(runner, CommandRunner) else None for name, runner in runners}
-
-    def uses_account(self, account: str | None, fallback: str | None) -> bool:
-        """Whether the program of a fallback, or without one, has this account."""
-        program = self.programs.get(fallback)
-        return program is not None and program.account == account
+            return (None,)
+        runners = (self.agent.runner, *(each.runner for each in self.agent.fallbacks))
+        return tuple(runner if isinstance(runner, CommandRunner) else None for runner in runners)
 
     def is_day_off(self, now: datetime) -> bool:
         """Whether its calendars exclude the day of `now`."""

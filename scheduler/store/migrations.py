@@ -609,3 +609,10 @@ def m046_budgets_are_recorded_once(db: Any) -> None:
     """Each day repeated the limits of its budget, which the table of budgets has too."""
     for column in ("usd_per_day", "tokens_per_day", "runs_per_day", "usd_per_month"):
         db.conn.execute(f"alter table spend drop column {column}")
+
+
+@migrations()
+def m047_runs_of_accounts(db: Any) -> None:
+    """A run keeps the accounts of the programs that it has called, because the runs of an account have a limit."""
+    db.conn.execute("alter table run add column accounts text")  # as JSON; null: none
+    db.conn.execute("create index run_with_account on run (started_at) where accounts is not null")

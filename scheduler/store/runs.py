@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import reduce
-from typing import NamedTuple
 
 from heartbeat.prompt import EarlierOutput
 from heartbeat.result import SentPrompt
@@ -443,26 +442,27 @@ def nth_last_program_start(db: sqlite3.Connection, kind: Kind, name: str, span: 
     return from_millis(row["started_at"]) if row else None
 
 
-class RunStart(NamedTuple):
-    """A run, when it began, and the fallback that it has called last."""
+def record_accounts(tx: Transaction, run_id: int, accounts: Set[str]) -> None:
+    """Record accounts whose programs a run calls, in addition to those that it has called before."""
+    if not accounts:
+        return
+    (before,) = tx.db.execute("select accounts from run where id = ?", (run_id,)).fetchone()
+    known = {*json.loads(before or "[]")}
+    if not accounts <= known:
+        tx.db.execute("update run set accounts = ? where id = ?", (json.dumps(sorted(accounts | known)), run_id))
 
-    id: int
-    at: datetime
-    fallback: str | None
-    fallback_why: str | None
 
+def starts_with_account(tx: Transaction, account: str, within: timedelta) -> list[tuple[int, datetime]]:
+    """The runs that have called programs with this account and began in this time before now, each with its start.
 
-def starts_within(tx: Transaction, key: tuple[Kind, str], within: timedelta, *, without: int) -> list[RunStart]:
-    """The runs of an entry that began in this time before now, without skips and without one run.
-
-    Later runs are from before the clock was set back.
+    Skips do not count. Later runs are from before the clock was set back.
     """
     query = (
-        "select id, started_at, fallback, fallback_why from run where kind = ? and name = ? and started_at > ?"
-        " and started_at <= ? and id <> ? and outcome is distinct from 'skipped'"
+        "select id, started_at from run where accounts is not null and started_at > ? and started_at <= ?"
+        " and outcome is distinct from 'skipped' and ? in (select value from json_each(run.accounts))"
     )
-    rows = tx.db.execute(query, (*key, to_millis(tx.now - within), to_millis(tx.now), without))
-    return [RunStart(row["id"], from_millis(row["started_at"]), row["fallback"], row["fallback_why"]) for row in rows]
+    rows = tx.db.execute(query, (to_millis(tx.now - within), to_millis(tx.now), account))
+    return [(row["id"], from_millis(row["started_at"])) for row in rows]
 
 
 def last_refused_program_start(db: sqlite3.Connection, kind: Kind, name: str, span: Span) -> datetime | None:

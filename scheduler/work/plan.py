@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from datetime import timedelta
 
 from scheduler.model.config_changes import StoredConfig
 from scheduler.model.entry import Entry, HeartbeatEntry, JobEntry, Key
@@ -24,7 +25,7 @@ class Plan:
     stored_config: StoredConfig | None = None
     has_deliver_hours: bool = False  # some recipients do not get messages at any time
     named_jobs: frozenset[str] = frozenset()  # in `previous` of a job
-    limited_accounts: Mapping[str, Sequence[Entry]] = field(default_factory=dict)  # the entries by account, if it has `max_runs`
+    account_limits: Mapping[str, Set[tuple[int, timedelta]]] = field(default_factory=dict)  # each `max_runs` of an account
 
 
 def make_plan(settings: Settings, stored_config: StoredConfig | None = None) -> Plan:
@@ -48,16 +49,13 @@ def make_plan(settings: Settings, stored_config: StoredConfig | None = None) -> 
         stored_config,
         any(each.spec.deliver_hours or each.spec.problems_hours for each in entries),
         frozenset(name for job in settings.jobs.values() for name in job.previous),
-        _limited_accounts(entries),
+        _account_limits(entries),
     )
 
 
-def _limited_accounts(entries: list[Entry]) -> dict[str, list[Entry]]:
-    limited: set[str | None] = set()
-    found: dict[str, list[Entry]] = defaultdict(list)
-    for entry in entries:
-        programs = [program for program in entry.programs.values() if program is not None]
-        limited |= {program.account for program in programs if program.max_runs is not None}
-        for account in dict.fromkeys(program.account for program in programs if program.account is not None):
-            found[account].append(entry)
-    return {account: using for account, using in found.items() if account in limited}
+def _account_limits(entries: list[Entry]) -> dict[str, set[tuple[int, timedelta]]]:
+    found = defaultdict[str, set[tuple[int, timedelta]]](set)
+    for program in (program for entry in entries for program in entry.programs):
+        if program is not None and program.account is not None and program.max_runs is not None:
+            found[program.account].add(program.max_runs)
+    return dict(found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -423,6 +424,41 @@ agents:
     world = make_world(yaml, scripts={"ops": lambda call: failed("", "down") if call.argv[0] == "own" else "HEARTBEAT_OK"})
     world.run(minutes=119)
     assert [call.argv[0] for call in world.calls] == ["own", "claude"] * 3 + ["own", "last"]
+
+
+def test_a_fallback_in_the_middle_that_fails_counts_for_its_account(make_world: MakeWorld) -> None:
+    yaml = f"""
+runners: {{team: {{kind: command, {SPREAD}}}, last: {{kind: command, argv: [last]}}}}
+agents:
+  ops: {{runner: {{kind: command, argv: [own]}}, fallbacks: [{{runner: team}}, {{runner: last}}], heartbeat: {{{BEAT}}}}}
+"""
+    world = make_world(yaml, scripts={"ops": lambda call: QUIET if call.argv[0] == "last" else failed("", "down")})
+    world.run(minutes=119)
+    assert [call.argv[0] for call in world.calls] == ["own", "claude", "last"] * 3 + ["own", "last"]
+
+
+def test_a_program_that_needs_no_fallback_leaves_the_account_of_the_fallback_alone(make_world: MakeWorld) -> None:
+    yaml = f"""
+runners: {{team: {{kind: command, {SPREAD.replace("3 per", "1 per")}}}}}
+agents:
+  ops: {{runner: {{kind: command, argv: [own]}}, fallbacks: [{{runner: team}}], heartbeat: {{{BEAT}}}}}
+"""
+    world = make_world(yaml)
+    world.run(minutes=65)
+    world.scripts["ops"] = lambda call: failed("", "down") if call.argv[0] == "own" else QUIET
+    world.run(minutes=30)
+    assert [call.argv[0] for call in world.calls] == ["own"] * 4 + ["claude"]
+
+
+@pytest.mark.parametrize("edit", ["removed", "another program"])
+def test_the_runs_of_an_agent_that_no_longer_uses_an_account_still_count_for_it(make_world: MakeWorld, edit: str) -> None:
+    yaml = CONFIG.replace("argv: [/opt/bin/claude, -p]", SPREAD)
+    world = make_world(CONFIG.replace("argv: [claude, -p]", SPREAD).replace("argv: [/opt/bin/claude, -p]", SPREAD))
+    world.run(minutes=5)
+    world.reload(yaml if edit == "another program" else re.sub("  ops:.*\n", "", yaml))
+    world.run(minutes=114)
+    assert [row["result"] for row in world.records("web")] == ["ok", "ok", "skipped", "skipped"]
+    assert world.records("web")[-1]["error"] == "account team: 3 of 3 runs in 2h have begun; until 2026-03-02 10:00 UTC"
 
 
 def test_the_time_of_a_precheck_counts_for_the_end_of_a_limit(make_world: MakeWorld) -> None:

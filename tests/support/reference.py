@@ -206,7 +206,7 @@ class Reference:
     cancelled: set[int] = field(default_factory=set)  # runs that a user has cancelled
     reported: set[int] = field(default_factory=set)  # runs whose late result was accepted
     refused: Counter[str] = field(default_factory=Counter)  # wakes of each agent that were not accepted
-    first_starts: dict[int, tuple[Key, datetime]] = field(default_factory=dict)  # of each run that has called a program
+    first_starts: dict[int, datetime] = field(default_factory=dict)  # of each run that has called a program
     counts_failures_from: dict[Key, int] = field(default_factory=dict)  # the first run that counts for `pause_after`
     was_inactive: set[Key] = field(default_factory=set)  # entries that were removed or disabled at some time
     limited: tuple[datetime, datetime] | None = None  # between which no program may start
@@ -362,14 +362,11 @@ class Reference:
             raise Broken("usage limits", f"{key} starts before {self.limited[1]}, when the usage limit of its account is over")
         if run in self.first_starts:
             return
-        recent = [
-            number for number, (other, at) in self.first_starts.items()
-            if self.now - WITHIN + SECONDS < at <= self.now and other in self.entries and self.entries[other].runner == "program"
-        ]  # fmt: skip
+        recent = [number for number, at in self.first_starts.items() if self.now - WITHIN + SECONDS < at <= self.now]
         most = min((each.max_runs for each in self.entries.values() if each.max_runs), default=0)
         if 0 < most <= len(recent) and not self.was_set_back:
             raise Broken("usage limits", f"{key} starts, although {recent} have begun in {WITHIN}, and at most {most} may")
-        self.first_starts[run] = (key, self.now)
+        self.first_starts[run] = self.now
 
     def program_limited(self, since: datetime, until: datetime) -> None:
         """A program has said that its usage limit is reached until then. The daemon knows it since its end."""
