@@ -54,6 +54,7 @@ COLORS: Mapping[str, str] = {
     "removed": "#3D3D3D",
     "superseded": "#CCCCCC",
     "predecessor": "#DDDDDD",
+    "cancelled": "#EEEEEE",
     # runs skipped although they should have started: orange and red
     "missed": "#FF780A",
     "already_running": "#FFB357",

@@ -20,9 +20,9 @@ from heartbeat.words import Word
 class Skip(Word):
     """Why a planned time was skipped, in the order of the checks.
 
-    No check here gives `removed`, `already_running`, `missed`, `superseded` and `predecessor`: the scheduler records them by
-    itself. A new reason also needs a place in the lists of grafana/panels.py, a row in docs/why.md, and, if the agent should have
-    run, in LOST_SKIPS of scheduler/model/outcome.py.
+    No check here gives `removed`, `already_running`, `missed`, `superseded`, `predecessor` and `cancelled`: the scheduler records
+    them by itself. A new reason also needs a place in the lists of grafana/panels.py, a row in docs/why.md, and, if the agent
+    should have run, in LOST_SKIPS of scheduler/model/outcome.py.
     """
 
     DISABLED = "disabled", "disabled in the config"
@@ -47,6 +47,7 @@ class Skip(Word):
     MISSED = "missed", "missed: it could not start within its grace"
     SUPERSEDED = "superseded", "replaced by a woken run, or skipped because of the longer interval after failures"
     PREDECESSOR = "predecessor", "the job that it follows ended in another way"
+    CANCELLED = "cancelled", "its start after another job was cancelled"
 
 
 @dataclass(frozen=True)

@@ -151,11 +151,13 @@ def cancel_wake(tick: Tick, request: VerbRequest[verbs.CancelWake]) -> Cancelled
     wake = wakes.find_wake(tick.tx.db, request.number)
     if wake is None:
         raise Refused("not_found", f"no wake {request.number}; `heartbeatd status` lists reminders")
-    if not wakes.end_waiting_wake(tick.tx, wake.id, RejectedBecause.CANCELLED):
+    ended = wakes.end_waiting_wake(tick.tx, wake.id, RejectedBecause.CANCELLED)
+    if ended is None:
         is_taken = wake.state == "taken"
         raise Refused(wake.state, f"wake {wake.id} {f'is in the prompt of run {wake.run_id}' if is_taken else 'has ended'}")
     entry_row = entries.current_entry(tick.tx, wake.kind, wake.name)
     if entry_row is not None and wake.state == "waiting":
+        wake_starts.record_ended_start(tick, entry_row, ended, Skip.CANCELLED)
         planning.save_with_next_due(tick.tx, entry_row, entry_row)
     return CancelledWake(wake=wake.id, says=f"wake {wake.id} for {wake.kind.label_of(wake.name)} is cancelled")
 

@@ -339,8 +339,13 @@ def end_wakes_of_entry(tick: Tick, entry_row: EntryRow) -> None:
     """End all waiting wakes of an entry that is disabled or was removed, and record the starts after other jobs among them."""
     state = entry_row.state
     for wake in wakes.expire_wakes_of_entry(tick.tx, entry_row.kind, entry_row.name, RejectedBecause(state)):
-        if wake.after_run is not None:
-            _record_unstarted(tick, entry_row, Skip(state), f"run {wake.after_run} of cron/{wake.sender}")
+        record_ended_start(tick, entry_row, wake, Skip(state))
+
+
+def record_ended_start(tick: Tick, entry_row: EntryRow, wake: Wake, why: Skip) -> None:
+    """Record that a job does not start after another one, if this wake was to start it."""
+    if wake.after_run is not None:
+        _record_unstarted(tick, entry_row, why, f"run {wake.after_run} of cron/{wake.sender}")
 
 
 def _record_unstarted(tick: Tick, entry_row: EntryRow, why: Skip, detail: str) -> None:
@@ -365,7 +370,7 @@ def expire_wakes(tick: Tick) -> None:
     for wake in all_expired:
         entry_row = entries.current_entry(tick.tx, wake.kind, wake.name) if wake.after_run is not None else None
         if entry_row is not None:
-            _record_unstarted(tick, entry_row, Skip.MISSED, f"run {wake.after_run} of cron/{wake.sender}")
+            record_ended_start(tick, entry_row, wake, Skip.MISSED)
     expired = [
         wake
         for wake in all_expired

@@ -142,10 +142,11 @@ def postpone_reminder(tx: Transaction, reminder: Wake, at: datetime) -> None:
     tx.db.execute("update wake set due_at = ? where id = ? and state = 'planned'", (to_millis(at), reminder.id))
 
 
-def end_waiting_wake(tx: Transaction, wake_id: int, why: RejectedBecause) -> bool:
-    """End one wake that waits, or a reminder, for this reason. False if it is in a run, or has ended."""
+def end_waiting_wake(tx: Transaction, wake_id: int, why: RejectedBecause) -> Wake | None:
+    """End one wake that waits, or a reminder, for this reason, and return it. None if it is in a run, or has ended."""
     result = WakeResult.CANCELLED if why is RejectedBecause.CANCELLED else WakeResult.REJECTED
-    return bool(_record_rejected(tx, _end(tx, "id = ? and state in ('waiting', 'planned')", wake_id), result, why))
+    ended = _record_rejected(tx, _end(tx, "id = ? and state in ('waiting', 'planned')", wake_id), result, why)
+    return ended[0] if ended else None
 
 
 def find_wake_of_sender(tx: Transaction, wake: Wake) -> Wake | None:

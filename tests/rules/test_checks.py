@@ -138,7 +138,7 @@ def test_the_skip_reasons_are_in_the_order_of_the_checks() -> None:
     assert " ".join(Skip) == (
         "disabled paused removed calendar active_hours already_running busy checklist_missing checklist_empty "
         "checklist_unreadable checklist_too_large nothing_due not_shown budget breaker_open precheck precheck_unchanged "
-        "precheck_failed prompt_too_large missed superseded predecessor"
+        "precheck_failed prompt_too_large missed superseded predecessor cancelled"
     )
 
 

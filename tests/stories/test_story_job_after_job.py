@@ -16,13 +16,14 @@ from test_story_explain import explained_entry, fact_of, records_of
 from world import DatabaseOf, Delayed, MakeWorld, World, run_until_crash, utc
 
 from heartbeat.runners import ProcessResult
-from heartbeatd.verbs import Cancel, HoldLock, ReportResult
+from heartbeatd.verbs import Cancel, CancelWake, HoldLock, ReportResult
 from scheduler.config.settings.load import load_config
 from scheduler.engine.effects import VerbRequest
 from scheduler.insight.daily_maximum import compute_daily_maximum
 from scheduler.insight.explanation import explain_all, explain_now
 from scheduler.insight.forecast import forecast_entries, forecast_runs
 from scheduler.model.outcome import Kind
+from scheduler.store import wakes
 from scheduler.system import lanes
 
 CHAIN = """
@@ -545,3 +546,16 @@ def test_a_start_that_waits_when_its_job_is_taken_away_is_recorded(make_world: M
     world.reload(pair(second="timeout: 3h, enabled: false") if change == "disabled" else pair().split("  verify")[0])
     world.run(hours=3)
     assert [(row["why"], row["error"]) for row in world.records("verify")] == [(None, None), (change, "run 3 of cron/backup")]
+
+
+def test_a_start_that_is_cancelled_while_it_waits_is_recorded(make_world: MakeWorld) -> None:
+    world = make_world(pair(second="timeout: 3h"))
+    world.scripts["verify"] = lambda call: Delayed("", timedelta(hours=2))
+    world.run(hours=2, minutes=30)  # the second end of `backup` waits for the run of `verify`
+    [waiting] = wakes.list_waiting_wakes(world.store.connection, Kind.CRON, "verify", 9)
+    world.request(VerbRequest(CancelWake(), waiting.id))
+    world.run(minutes=20)
+    assert [(row["why"], row["error"]) for row in world.records("verify")] == [
+        (None, None),
+        ("cancelled", "run 3 of cron/backup"),
+    ]
