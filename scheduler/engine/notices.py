@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 from heartbeat.findings import Severity
 from heartbeat.words import abbreviate_duration, list_names
 from scheduler.channels import registry
-from scheduler.engine.problems import REMIND_CRITICAL, Change, News, after_close, after_end, news_of
+from scheduler.engine.problems import REMIND_CRITICAL, Change, News, after_end, after_removal, news_of
 from scheduler.engine.tick_items import Tick
 from scheduler.model.circuit import Circuit
 from scheduler.model.entry import Claim, Entry
@@ -302,14 +302,18 @@ def end_problem(tick: Tick, entry_row: EntryRow, key: str) -> None:
 
 
 def forget_problems(tick: Tick, entry_row: EntryRow) -> None:
-    """Delete the problems of a disabled or removed entry.
+    """Delete the problems of a disabled or removed entry, and close those that are acknowledged.
 
     What a removed one has reported is closed: nobody would see its end.
     """
-    problems.delete_problems_of(tick.tx, Subject(entry_row.kind, entry_row.name))
+    for own in problems.problems_of(tick.tx.db, Subject(entry_row.kind, entry_row.name)):
+        if own.acknowledgement is None:
+            problems.delete_problem(tick.tx, own.id)
+        else:
+            record_close(tick.tx, after_removal(own, tick.now))
     if entry_row.state == "removed":
         for reported in problems.open_reports_of(tick.tx.db, entry_row.name, entry_row.kind):
-            record_close(tick.tx, after_close(reported, tick.now))
+            record_close(tick.tx, after_removal(reported, tick.now))
 
 
 def record_close(tx: Transaction, closed: Problem) -> None:

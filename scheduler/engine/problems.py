@@ -16,6 +16,7 @@ from scheduler.model.problem import UNSTABLE_TIME, EndedBy, Finding, Problem, Pr
 from scheduler.model.settings import Target
 
 REMIND_CRITICAL = timedelta(hours=6)  # the longest interval of reminders of a critical problem
+KEEPS_ACKNOWLEDGEMENT = timedelta(days=1)  # the problem of a removed agent or job that comes back so soon
 MAX_OPENINGS = 10  # earlier openings that are remembered
 MAX_FAULTS_SENT = 5  # different errors of one problem that are sent at once; further ones wait for the reminder
 
@@ -52,6 +53,8 @@ def after_finding(was: Problem | None, subject: Subject, found: Finding, now: da
         seen = Problem(subject, found, now, now)
     elif was.over_at is not None:
         seen = replace(was, found=found, since=now, last_seen_at=now, count=1, opened_at=None, over_at=None, ended_by=None)
+        if now - was.over_at > KEEPS_ACKNOWLEDGEMENT:
+            seen = replace(seen, acknowledgement=None)
     else:
         seen = replace(was, found=found, last_seen_at=now, count=times_in_a_row(was))
     if seen.state(now) is not State.ACKNOWLEDGED:  # it has become worse than what was acknowledged
@@ -77,6 +80,13 @@ def after_close(was: Problem, now: datetime) -> Problem:
     no_end = {target: replace(last, kind=Told.OVER, severity_before=None) for target, last in closed.notices.items()}
     kept = {target: last for target, last in closed.notices.items() if last.kind is keeps}
     return replace(closed, notices={**no_end, **kept})
+
+
+def after_removal(was: Problem, now: datetime) -> Problem:
+    """The problem of an agent or job that was removed: as if a user had closed it. An edit may bring it back soon, so its
+    acknowledgement is kept for a day.
+    """
+    return replace(after_close(was, now), acknowledgement=was.acknowledgement)
 
 
 def remind_interval(found: Finding, remind: timedelta) -> timedelta:

@@ -12,7 +12,7 @@ from brief import brief
 from test_story_reported_problems import effects
 from world import MakeWorld, World
 
-from heartbeatd.verbs import CloseProblem, Mute
+from heartbeatd.verbs import Ack, CloseProblem, Mute
 from scheduler.engine.delivery import Delivery
 from scheduler.engine.effects import VerbRequest
 from scheduler.engine.tick_items import Refused
@@ -215,6 +215,40 @@ def test_what_a_removed_agent_has_reported_is_closed_without_a_message_and_opens
     world.run(minutes=16)
     assert open_keys(world, "ops") == ["disk"]
     assert len(sent(world)) == 3
+
+
+@pytest.mark.parametrize("edit", [("  ops:", "  web:"), ("{interval", "{enabled: false, interval")], ids=["removed", "disabled"])
+@pytest.mark.parametrize(("key", "answer", "worse"), [("disk", "[disk] full", "[disk!] full"), ("failed", 7, None)])
+def test_an_acknowledgement_lasts_although_an_edit_takes_its_agent_away_for_a_minute(
+    make_world: MakeWorld, key: str, answer: str | int, worse: str | None, edit: tuple[str, str]
+) -> None:
+    config = CONFIG.replace("deliver: phone", "deliver: phone, retries: 0, problems: {after: 1}")
+    world = make_world(config, scripts={"ops": lambda _: answer})
+    world.run(minutes=5)
+    world.request(VerbRequest(Ack(), world.problem(key).id))
+    world.reload(config.replace(*edit))
+    world.run(minutes=1)
+    world.reload(config)
+    world.run(hours=30)
+    known = world.problem(key)
+    assert (known.is_open, known.state(world.clock.now)) == (True, "acknowledged")
+    assert len(sent(world)) == 1
+    if worse:
+        world.scripts["ops"] = lambda _: worse
+        world.run(minutes=16)
+        assert [text.startswith("[disk] CRITICAL") for text in sent(world)[1:]] == [True]
+
+
+def test_an_acknowledgement_ends_if_its_agent_is_away_for_more_than_a_day(make_world: MakeWorld) -> None:
+    world = make_world(CONFIG, scripts=answers("[disk] full"))
+    world.run(minutes=5)
+    world.request(VerbRequest(Ack(), world.problem("disk").id))
+    world.reload(CONFIG.replace("  ops:", "  web:"))
+    world.run(hours=25)
+    world.reload(CONFIG)
+    world.run(minutes=16)
+    assert sent(world)[-1] == "[disk] full"
+    assert world.problem("disk").state(world.clock.now) == "open"
 
 
 def test_a_disabled_agent_keeps_what_it_has_reported(make_world: MakeWorld) -> None:
