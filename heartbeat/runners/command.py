@@ -374,12 +374,14 @@ def _clock_time(found: re.Match[str], now: datetime) -> datetime | None:
             hour = hour % 12 + (12 if found["half"].lower() == "pm" else 0)
         named = {"month": _MONTHS[found["month"].lower()], "day": int(found["day"])} if found["month"] else {}
         named |= {"year": int(found["year"])} if found["year"] else {}
-        at = local.replace(hour=hour, minute=minute, second=0, microsecond=0).replace(**named)  # type: ignore[arg-type]
+        at = local.replace(hour=hour, minute=minute, second=0, microsecond=0, fold=0).replace(**named)  # type: ignore[arg-type]
         # Programs round the time down. So the call at this time may still be too early, and a day later is too late.
         if not named and (local - at) % timedelta(days=1) < JUST_PASSED:
             return None
-        if at > local or found["year"]:
-            return at
+        both = at, at.replace(fold=1)  # in autumn, clocks show the times of an hour twice
+        coming = next((each for each in both if each.astimezone(UTC) > now.astimezone(UTC)), None)
+        if coming or found["year"]:
+            return coming or at
         return at.replace(year=at.year + 1) if named else (at.replace(tzinfo=None) + timedelta(days=1)).replace(tzinfo=at.tzinfo)
     except (KeyError, ValueError, OSError):  # no such zone (OSError: a folder of zones, or a long name), month or day
         return None

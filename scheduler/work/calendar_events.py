@@ -39,7 +39,7 @@ def list_events(data: bytes, begin: datetime, end: datetime, zone: ZoneInfo) -> 
 
 
 def _lines_of_coming(components: Sequence[Any], begin: datetime, end: datetime, zone: ZoneInfo) -> dict[str, str]:
-    changed = {(str(each.get("uid")), _aware(each["recurrence-id"].dt, zone)) for each in components if "recurrence-id" in each}
+    changed = {(str(each.get("uid")), _planned(each, zone)) for each in components if "recurrence-id" in each}
     found = []
     for event in components:
         if "dtstart" not in event or str(event.get("status", "")).upper() == "CANCELLED":
@@ -47,8 +47,7 @@ def _lines_of_coming(components: Sequence[Any], begin: datetime, end: datetime, 
         uid, is_single = str(event.get("uid")), "recurrence-id" in event
         for at in [_aware(event["dtstart"].dt, zone)] if is_single else _starts(event, begin, end, zone):
             if begin < at <= end and (is_single or (uid, at) not in changed):
-                of = _aware(event["recurrence-id"].dt, zone).astimezone(UTC) if is_single else at  # as `_starts` gives it
-                repeated = of if is_single or "rrule" in event or "rdate" in event else ""
+                repeated = _planned(event, zone) if is_single else at if "rrule" in event or "rdate" in event else ""
                 found.append((at, sha256(f"{uid} {repeated}".encode()).hexdigest()[:16], _line(event, at, zone)))
     if len(found) > MAX_EVENTS:
         raise ValueError(f"more than {MAX_EVENTS} events begin within this time; write a shorter ahead")
@@ -92,6 +91,11 @@ def _starts(event: Any, begin: datetime, end: datetime, zone: ZoneInfo) -> Itera
             raise ValueError(f"the event {title} is repeated more than {MAX_REPEATS:,} times")
         if at >= first_shown:
             yield at.replace(tzinfo=local).astimezone(UTC)
+
+
+def _planned(event: Any, zone: ZoneInfo) -> datetime:
+    """When a changed event of a series was to begin. In UTC: Python takes a time of an hour that clocks repeat for no other."""
+    return _aware(event["recurrence-id"].dt, zone).astimezone(UTC)
 
 
 def _listed(value: Any) -> list[Any]:

@@ -676,6 +676,17 @@ def test_one_date_of_a_repeated_event_that_is_changed_is_not_cancelled(tmp_path:
     assert looks.look() == ["changed: 2026-03-02 16:00 Team", "changed: 2026-03-03 (all day) Free"]
 
 
+def test_a_moved_event_of_a_series_is_changed_also_in_the_hour_that_the_clocks_repeat(tmp_path: Path) -> None:
+    """In Berlin, the clocks go back on 25 October 2026 at 03:00."""
+    series = event("1", "DTSTART;TZID=Europe/Berlin:20261024T023000", "RRULE:FREQ=DAILY", "SUMMARY:Backup")
+    moved = event("1", "RECURRENCE-ID;TZID=Europe/Berlin:20261025T023000", "DTSTART:20261025T090000Z", "SUMMARY:Backup")
+    looks = Looks(CALENDAR, tmp_path, now=datetime(2026, 10, 24, 12, tzinfo=UTC))
+    write_calendar(tmp_path, series)
+    assert looks.look() == ["2026-10-25 02:30 Backup"]
+    write_calendar(tmp_path, series, moved)
+    assert looks.look() == ["changed: 2026-10-25 10:00 Backup"]
+
+
 def test_an_event_that_is_repeated_until_the_last_day_of_all_is_shown(tmp_path: Path) -> None:
     keys = ("DTSTART;TZID=Europe/Berlin:20260105T090000", "RRULE:FREQ=DAILY;UNTIL=99991231T235959Z", "SUMMARY:Team")
     write_calendar(tmp_path, event("1", *keys))

@@ -124,6 +124,11 @@ def test_the_time_in_the_text_of_a_limit(error: str, until: str) -> None:
         ("You've hit your limit · resets 9am", "2026-03-28 22:30", "2026-03-29 06:00"),  # the clocks go forward at 03:00
         ("You've hit your limit · resets 3:30am", "2026-03-28 22:30", "2026-03-29 01:30"),  # no clock shows this time
         ("You've hit your limit · resets 9am", "2026-10-24 21:30", "2026-10-25 07:00"),  # the clocks go back at 04:00
+        ("You've hit your limit · resets 3:30am", "2026-10-25 00:10", "2026-10-25 00:30"),  # 03:10, before they go back
+        ("You've hit your limit · resets 3:30am", "2026-10-25 00:45", "2026-10-25 01:30"),  # 03:45, and 03:30 comes again
+        ("You've hit your limit · resets Oct 25 at 3am", "2026-10-25 00:45", "2026-10-25 01:00"),
+        ("You've hit your limit · resets 3:30am", "2026-10-25 01:10", "2026-10-25 01:30"),  # 03:10, after they went back
+        ("You've hit your limit · resets 3:30am", "2026-10-25 01:45", "2026-10-26 01:30"),  # 03:45 for the second time
         ("You've hit your usage limit. try again in 10 hours", "2026-10-24 21:30", "2026-10-25 07:30"),
         ("You've hit your limit · resets 11:59pm", "2026-03-02 22:02", "2026-03-02 22:32"),  # it was yesterday
         (f"You've hit your usage limit. try again in {'9999d ' * 400}", "2026-10-24 21:30", "2026-10-24 22:00"),
