@@ -218,22 +218,25 @@ def _settle(spec: Heartbeat, before: Beat, now: datetime, result: AttemptResult)
         return replace(run, result="skipped", why=result.why, error=result.error or "")
     run = replace(run, asked_at=now, failures=0, answer=result.text or "", truncated=result.truncated)
     run = replace(run, fallback=int(result.fallback or 0))
-    if result.outcome not in (Outcome.OK, Outcome.ALERT):
-        failed = replace(run, result="failed", why=result.why, error=result.error or "")
-        return replace(failed, failures=before.failures + 1)
-    if selection := result.prompt.selection:
+    report, is_alert = result.report, result.outcome is Outcome.ALERT
+    has_failed = result.outcome not in (Outcome.OK, Outcome.ALERT)
+    if has_failed:
+        run = replace(run, result="failed", why=result.why, error=result.error or "", failures=before.failures + 1)
+        if report is None:
+            return run
+    elif selection := result.prompt.selection:
         kept = {item: at for item, at in before.checked if item in selection.recurring_items}
         checked = kept | dict.fromkeys(sorted(selection.prompted_items), now)
         run = replace(run, checked=tuple(checked.items()))
-    report = result.report
-    is_alert = result.outcome is Outcome.ALERT
-    run = replace(run, result="alert" if is_alert else "ok", findings=merge_by_key(report.findings) if report else ())
-    if result.why in (Suppression.DECIDED_SKIP, Suppression.NOT_SHOWN):
+    if not has_failed:
+        run = replace(run, result="alert" if is_alert else "ok")
+    run = replace(run, findings=merge_by_key(report.findings) if report else ())
+    if result.suppression in (Suppression.DECIDED_SKIP, Suppression.NOT_SHOWN):
         return replace(run, why=result.why)
     run, news = _update_problems(spec, run)
     if news and report and report.loose:
         news = [report.loose, *news]
-    text = "" if news and not is_alert else result.message or ""
+    text = "" if news and result.outcome is Outcome.OK else result.message or ""
     if text:
         run, text = _drop_duplicate(spec, run, text)
     lines = "\n".join(news)
@@ -241,6 +244,8 @@ def _settle(spec: Heartbeat, before: Beat, now: datetime, result: AttemptResult)
         return replace(run, text="\n\n".join(part for part in (lines, text) if part))
     if lines:
         return replace(run, text=verdict.with_cut_note(lines, truncated=result.truncated))
+    if has_failed:
+        return run
     if is_alert or spec.show_ok:
         return replace(run, why=Suppression.DUPLICATE)
     return replace(run, why=Suppression.HEARTBEAT_OK if report else result.why)
@@ -268,7 +273,7 @@ def _update_problems(spec: Heartbeat, run: Beat) -> tuple[Beat, list[str]]:
             kept[finding.key] = KnownProblem(latest, before.since, run.at if is_due else before.reported_at)
             news += [finding.line] if is_due else []
     for key, problem in known.items():
-        missed = problem.missed + (0 if run.truncated else 1)
+        missed = problem.missed + (0 if run.truncated or run.result == "failed" else 1)
         if missed < spec.clear_after:
             kept[key] = replace(problem, missed=missed)
     return replace(run, problems=tuple(kept.values())), news

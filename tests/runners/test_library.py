@@ -381,6 +381,19 @@ def test_findings_that_cannot_be_read_are_a_failure() -> None:
     assert found.error == "answered with findings that cannot be read: none of the findings has a key or a text"
 
 
+def test_what_an_agent_finds_beside_its_failure_is_delivered_and_known() -> None:
+    """It could not do all of its work, so an answer without a problem says nothing about its end."""
+    failure = {"failed": "no access to the mail"}
+    first, second, *others = run_hourly(
+        {**failure, "findings": [disk("92 %")]}, {**failure, "findings": [disk("93 %")]}, *[{**failure, "findings": []}] * 3
+    )
+    assert (first.result, first.why, first.error, first.text) == (
+        "failed", "reported_failure", "no access to the mail", "[disk:/var] 92 %",
+    )  # fmt: skip
+    assert (second.text, second.why, second.failures) == ("", "reported_failure", 2)
+    assert [len(each.problems) for each in others] == [1, 1, 1]
+
+
 def test_a_call_in_the_form_of_the_last_version_names_the_new_form() -> None:
     with pytest.raises(TypeError, match=r"beat\(Spec\(ask=ask, checklist="):
         heartbeat.beat(Agent("x"), now=NOW, checklist="- look")  # type: ignore[arg-type]
