@@ -68,15 +68,19 @@ class Shortage:
 
 
 def find_shortage(tick: Tick, entry: Entry, *, first: bool) -> Shortage | None:
-    """The shortage that a further attempt of a run, or the `first` of a new one, would meet; None if it fits into all budgets."""
+    """The shortage that a further attempt of a run, or the `first` of a new one, would meet; None if it fits into all budgets.
+
+    Of several, the one that lasts longest. Of the accounts of the agent and its fallbacks, one with room is enough.
+    """
     allowance = tick.plan.settings.allowances.get(entry.key)
     of_accounts = account_shortages(tick, entry) if first else ()
     lacking = [shortage for shortage in of_accounts if shortage is not None]
-    if lacking and len(lacking) == len(of_accounts):
-        return min(lacking, key=lambda each: each.ends_at)
-    if allowance is None:
-        return None
-    return _first_shortage(tick.tx, _budget_days(tick.tx, entry, allowance), replace(allowance.max_usage, runs=int(first)))
+    found = [min(lacking, key=lambda each: each.ends_at)] if lacking and len(lacking) == len(of_accounts) else []
+    if allowance is not None:
+        most = replace(allowance.max_usage, runs=int(first))
+        shortage = _first_shortage(tick.tx, _budget_days(tick.tx, entry, allowance), most)
+        found += [shortage] if shortage is not None else []
+    return max(found, key=lambda each: each.ends_at, default=None)
 
 
 def account_shortages(tick: Tick, entry: Entry, run_id: int = 0) -> tuple[Shortage | None, ...]:

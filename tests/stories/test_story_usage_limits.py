@@ -410,6 +410,16 @@ agents: {{ops: {{runner: {{kind: command, {SPREAD}}}, fallbacks: [{{runner: back
     assert [row["why"] for row in world.records("ops")] == ["exit", "heartbeat_ok"]
 
 
+def test_a_wake_waits_for_its_budget_although_an_account_has_room_earlier(make_world: MakeWorld) -> None:
+    yaml = CONFIG.replace("argv: [claude, -p]", SPREAD.replace("3 per", "1 per"))
+    world = make_world(yaml.replace("interval: 30m", "interval: 1d, budget: {runs_per_day: 1}"))
+    world.run(minutes=10)
+    world.wake("ops", "a mail has come")
+    world.run(hours=17)
+    assert [(f"{call.at:%d %H:%M}") for call in world.calls if call.name == "ops"] == ["02 08:00", "03 00:00"]
+    assert world.history("ops")[1:] == ["03-02 08:10 api skipped budget", "03-03 00:00 api ok heartbeat_ok"]
+
+
 @pytest.mark.parametrize(
     "limits", [(SPREAD, "argv: [/opt/bin/claude, -p], account: team"), ("argv: [claude, -p], account: team", SPREAD)]
 )
