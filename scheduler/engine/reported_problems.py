@@ -184,7 +184,8 @@ class _Tracker:
         report = self.result.report
         surplus = report.dropped if report else 0
         for subject, finding in self.look.assign(report.findings) if report else ():
-            before = self.now_known[comparable_key(subject.problem.label)] if subject.problem else None
+            known = self.now_known[comparable_key(subject.problem.label)] if subject.problem else None
+            before = known or self._closed_event(subject.line, finding)
             if finding.resolved:
                 self._resolve(finding, before)
             elif before is not None and before.over_at is not None:
@@ -406,6 +407,13 @@ class _Tracker:
         found = (each for each in ended if not self.now_known[each.key].is_open)
         return next((each for each in found if line.form in each.for_prompt.forms), None)
 
+    def _closed_event(self, line: Line | None, finding: findings.Finding) -> Problem | None:
+        """The problem about the event of a line that a user has closed: a failed run shows it again. None if it is worse now."""
+        known = self._returning(line) if line and line.event else None
+        if known is None or known.ended_by is not EndedBy.USER or finding.severity.rank > known.found.severity.rank:
+            return None
+        return known if _was_sent(known) else None
+
     def _free_label(self, label: str, *, is_event: bool) -> str:
         """The label, with a number if another open problem has this key; for an event, also if its end is not yet sent."""
         number, free = 1, label
@@ -483,7 +491,12 @@ def _with_alias(before: Problem, finding: findings.Finding) -> tuple[str, ...]:
 def _is_event_of_the_past(each: Problem, now: datetime) -> bool:
     """Whether a problem is about an event that is over and was sent as `info`, and was mentioned within a day."""
     is_over = each.over_at is not None and max(each.over_at, each.last_seen_at) > now - RETURN_TIME
-    return is_over and _is_news(each) and any(last.arrived for last in each.notices.values())
+    return is_over and _is_news(each) and _was_sent(each)
+
+
+def _was_sent(each: Problem) -> bool:
+    """Whether a recipient got a message about a problem."""
+    return any(last.arrived for last in each.notices.values())
 
 
 def _is_news(each: Problem) -> bool:

@@ -601,6 +601,24 @@ def test_a_mail_that_is_shown_again_after_a_failed_run_is_reported_once_and_an_e
     assert arrived(world) == ["08:30 [anna] Anna asks: today?", "09:30 [anna 2] Anna asks: today?"]
 
 
+@pytest.mark.parametrize(("again", "messages"), [("info", 1), ("warning", 1), ("critical", 2)])
+def test_an_event_that_a_user_has_closed_stays_closed_when_a_failed_run_shows_it_again(
+    make_world: MakeWorld, again: str, messages: int
+) -> None:
+    proof = "{file: done.txt, fresher_than: 10m}"
+    config = agent(precheck=FILES, answer="structured", postcheck=proof, retries="0", problems="{after: none}")
+    world = make_world(config, scripts={"ops": report_each("info" if again == "info" else "warning", "file")})
+    world.run(minutes=1)
+    put(world, "a")
+    world.run(minutes=30)
+    world.request(VerbRequest(CloseProblem(), world.problem("file").id))
+    world.scripts["ops"] = report_each(again, "file")
+    world.run(minutes=30)
+    assert len(world.calls) == 2
+    assert len(arrived(world)) == messages
+    assert world.problem("file").is_open is (messages == 2)
+
+
 def test_news_is_reported_once_although_a_run_has_failed_and_one_was_interrupted(make_world: MakeWorld) -> None:
     world = make_world(agent(precheck=FILES, answer="structured", retries="0"))
     world.run(minutes=1)
