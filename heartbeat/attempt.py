@@ -411,7 +411,7 @@ class _Attempt:
         result = first = await self.call(request, prompt)
         if not self.agent.ask_again or first.outcome not in ANSWERED or first.truncated:
             return first
-        answers = Answers(_look_of_run(facts, self.given.memory.left_out))
+        answers = Answers(_look_of_run(facts, self.given.memory))
         if first.report is None and first.message and not answers.look.problems and answers.look.lines is None:
             return first  # a text of an agent that has no problems is a note
         answers.add(first.report, first.message or "")
@@ -723,7 +723,7 @@ def _calls_of(runner: Runner, model: str | None, answer: Answer, took: timedelta
     return (answer.as_call(provider, model, took, account=account),)
 
 
-def _look_of_run(facts: PromptFacts, left_out: frozenset[str]) -> Look:
+def _look_of_run(facts: PromptFacts, memory: Memory) -> Look:
     """What the run saw besides the answer of its agent."""
     checked = facts.precheck
     jobs = {wake.sender for wake in facts.wakes if wake.source == "cron" and wake.outcome in FAILURES}
@@ -731,9 +731,10 @@ def _look_of_run(facts: PromptFacts, left_out: frozenset[str]) -> Look:
     has_lines = checked is not None and checked.status in (PrecheckStatus.WORK, PrecheckStatus.UNCHANGED)
     lines = read_lines(checked.output, checked.events) if checked and has_lines else None
     has_news = checked is not None and checked.source_has_news
+    left_out = memory.left_out
     if has_news and lines:  # the agent decides which of them it reports
         left_out = left_out | {line.name for line in lines}
-    return Look(facts.problems, lines, frozenset(jobs), left_out, has_news)
+    return Look(facts.problems, lines, frozenset(jobs), left_out, has_news, memory.ended)
 
 
 def _combine_answers(spec: Agent, answers: Answers, result: AttemptResult) -> AttemptResult:

@@ -113,6 +113,7 @@ class Memory:
     looked_at: datetime | None = None  # the time of the agent's last complete answer
     left_out: frozenset[str] = frozenset()  # the digests of lines that it has left out on purpose
     problems: tuple[OpenProblem, ...] = ()  # that it has reported and that are open
+    ended: tuple[OpenProblem, ...] = ()  # about events that are over: it may repeat them
     source_state: str | None = None  # what the agent has seen of the source of its precheck
 
 

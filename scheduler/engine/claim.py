@@ -9,12 +9,12 @@ from dataclasses import replace
 from datetime import datetime
 
 from cron.job import After, Job
+from heartbeat.evidence import OpenProblem
 from heartbeat.prompt import AgentActivity, EarlierOutput, Memory, Past
 from heartbeat.runners import NO_CACHE, CachePlan
 from heartbeat.spec import ModelRunner
 from heartbeat.verdict import without_reasoning
-from scheduler.engine import budget_reservations, planning, recovery, settle, wake_starts
-from scheduler.engine.reported_problems import OWN_KEYS
+from scheduler.engine import budget_reservations, planning, recovery, reported_problems, settle, wake_starts
 from scheduler.engine.tick_items import LostCommits, Tick
 from scheduler.model import entry_schedule, prompt_cache
 from scheduler.model.budget import find_price
@@ -22,6 +22,7 @@ from scheduler.model.entry import Claim, Entry, Facts, HeartbeatEntry, OpenRun
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.events import AttemptStarted
 from scheduler.model.outcome import ANSWERED, FAILURES, WOKEN, Kind, Skip, Trigger
+from scheduler.model.problem import Subject
 from scheduler.model.timestamps import MILLISECOND
 from scheduler.model.wake import Wake
 from scheduler.store import agent_memory, breakers, clock_changes, entries, lane_holds, problems, runs, wakes
@@ -201,14 +202,18 @@ def _facts(tick: Tick, entry: Entry, entry_row: EntryRow, taken: tuple[Wake, ...
         tick.awake_since,
         _agent_activity(tx, entry, entry_row),
     )
-    reported = problems.open_reports_of(tx.db, entry_row.name, entry_row.kind)
+    reported, ended = problems.open_reports_of(tx.db, entry_row.name, entry_row.kind), tuple[OpenProblem, ...]()
+    if entry.precheck and entry.precheck.source and not taken:
+        known = problems.problems_of(tx.db, Subject.of_reports(entry_row.name, entry_row.kind))
+        ended = reported_problems.past_events(known, tx.now)
     memory = Memory(
         agent_memory.session_messages(tx, entry.name, entry.session_keep),
         agent_memory.last_checked_slots(tx, entry),
         entry_row.precheck,
         entry_row.looked_at,
         entry_row.looked_line_digests,
-        tuple(each.for_prompt for each in reported if each.key not in OWN_KEYS),
+        tuple(each.for_prompt for each in reported if each.key not in reported_problems.OWN_KEYS),
+        ended,
         agent_memory.source_state(tx, entry_row, entry.precheck.identity) if entry.precheck and entry.precheck.source else None,
     )
     named = entry.spec.previous if isinstance(entry.spec, Job) else ()

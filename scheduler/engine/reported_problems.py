@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from itertools import chain
 
 from heartbeat import findings
-from heartbeat.evidence import MAX_LINES, Event, Line, Look, Subject, TrackedLine, read_lines
+from heartbeat.evidence import MAX_LINES, Event, Line, Look, OpenProblem, Subject, TrackedLine, read_lines
 from heartbeat.findings import Severity, comparable_key
 from heartbeat.precheck import PrecheckStatus
 from heartbeat.spec import Agent
@@ -99,8 +99,7 @@ def plan_update(
     has_news = result.precheck is not None and result.precheck.source_has_news
     shown = lines_of_events(result) if lines is None else lines
     jobs = failed_jobs | failing_jobs(tx, known.values())
-    # With a wake, an equal finding may be about something else.
-    ended = [each.for_prompt for each in known.values() if not claim.facts.wakes and _is_event_of_the_past(each, tx.now)]
+    ended = () if claim.facts.wakes else past_events(known.values(), tx.now)
     look = Look(open_problems, shown, jobs, source_has_news=has_news, ended=ended)
     tracker = _Tracker(tx.now, spec, claim, result, known, look, failed_jobs, was_muted, dict(known))
     tracker.apply_findings()
@@ -488,10 +487,13 @@ def _with_alias(before: Problem, finding: findings.Finding) -> tuple[str, ...]:
     return aliases if before.for_prompt.has_key(finding.key) else (*aliases[-MAX_ALIASES + 1 :], finding.key)
 
 
-def _is_event_of_the_past(each: Problem, now: datetime) -> bool:
-    """Whether a problem is about an event that is over and was sent as `info`, and was mentioned within a day."""
-    is_over = each.over_at is not None and max(each.over_at, each.last_seen_at) > now - RETURN_TIME
-    return is_over and _is_news(each) and _was_sent(each)
+def past_events(known: Iterable[Problem], now: datetime) -> tuple[OpenProblem, ...]:
+    """The problems about events that are over and were sent as `info`, and were mentioned within a day.
+
+    With a wake, an equal finding may be about something else.
+    """
+    over = [each for each in known if each.over_at is not None and max(each.over_at, each.last_seen_at) > now - RETURN_TIME]
+    return tuple(each.for_prompt for each in over if _is_news(each) and _was_sent(each))
 
 
 def _was_sent(each: Problem) -> bool:

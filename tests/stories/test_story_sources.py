@@ -601,6 +601,24 @@ def test_a_mail_that_is_shown_again_after_a_failed_run_is_reported_once_and_an_e
     assert arrived(world) == ["08:30 [anna] Anna asks: today?", "09:30 [anna 2] Anna asks: today?"]
 
 
+@pytest.mark.parametrize("through_payloads", [False, True])
+def test_an_agent_that_repeats_an_event_that_is_over_is_not_asked_about_it(
+    make_world: MakeWorld, *, through_payloads: bool
+) -> None:
+    anna, bank = (("mail:" + name, f"/{name}.txt came", "info") for name in ("anna", "bank"))
+    model = Model([anna], [bank, anna])
+    config = ASKED.format(more=f", precheck: {FILES}")
+    world = make_world(config, http=model, environ={"KEY": "k"}, through_payloads=through_payloads)
+    for name in ("anna", "bank"):
+        world.run(minutes=1)
+        put(world, name)
+        world.run(minutes=14)
+        world.request(VerbRequest(CloseProblem(), world.problem(f"mail:{name}").id))
+    assert len(model.prompts) == 2
+    effects = {each["key"]: each["effect"] for each in world.records()[-1]["findings"]}
+    assert effects == {"mail:bank": "opened", "mail:anna": "repeated"}
+
+
 @pytest.mark.parametrize(("again", "messages"), [("info", 1), ("warning", 1), ("critical", 2)])
 def test_an_event_that_a_user_has_closed_stays_closed_when_a_failed_run_shows_it_again(
     make_world: MakeWorld, again: str, messages: int
