@@ -213,12 +213,17 @@ def test_each_recipient_has_its_own_hours(make_world: MakeWorld) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("by", ["reload", "restart"])
 @pytest.mark.parametrize(("deliver", "comes"), [("phone", "23:15"), ('{to: phone, hours: "06:00-22:00"}', "06:00")])
-def test_a_held_message_follows_a_change_of_the_hours(make_world: MakeWorld, deliver: str, comes: str) -> None:
+def test_a_held_message_follows_a_change_of_the_hours(make_world: MakeWorld, deliver: str, comes: str, by: str) -> None:
     world = make_world(config(), start="2026-03-02 22:30")
     world.scripts["ops"] = lambda _: "[disk:/var] 92 %"
     world.run_until("2026-03-02 23:15")
-    world.reload(config(deliver))
+    if by == "reload":
+        world.reload(config(deliver))
+    else:
+        world.write_config(config(deliver))
+        world.downtime()
     world.run_until("2026-03-03 12:00")
     assert [f"{at:%H:%M}" for at, _, text in world.delivered if "disk" in text][:1] == [comes]
 

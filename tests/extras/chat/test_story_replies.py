@@ -140,6 +140,20 @@ def test_after_the_clock_was_set_back_a_message_still_comes_at_the_time_that_a_p
     assert len([text for text in chat.phone.texts[sent:] if "disk" in text]) == 1
 
 
+@pytest.mark.parametrize("by", ["reload", "restart"])
+def test_a_message_comes_no_earlier_than_a_person_asked_for_although_the_hours_are_looked_at_again(chat: Chat, by: str) -> None:
+    say(chat, "18:00")
+    sent = len(chat.phone.messages)
+    if by == "reload":
+        chat.world.reload(chat.world.yaml)
+    else:
+        chat.world.downtime(minutes=1)
+    chat.world.run_until("2026-03-02 17:59")
+    assert [text for text in chat.phone.texts[sent:] if "disk" in text] == []
+    chat.world.run_until("2026-03-02 18:01")
+    assert len([text for text in chat.phone.texts[sent:] if "disk" in text]) == 1
+
+
 def test_a_message_comes_at_the_time_that_a_person_asked_for_although_it_is_night(chat: Chat) -> None:
     world = chat.world
     world.reload(world.yaml.replace("deliver: phone, retries", 'deliver: {to: phone, hours: "07:00-22:00"}, retries'))
