@@ -274,7 +274,8 @@ def _describe_unreachable(message: OutboxMessage, channel: Channel | None) -> st
 
 def _settle_uncertain(tx: Transaction, message: OutboxMessage, channel: Channel, error: str) -> None:
     """Handle a message that may have arrived. A channel that cannot detect repeats gets it at most once more."""
-    resend = action_if_uncertain(channel, message.kind) == "resend"
+    about = message.kind if message.title == message.name else DAEMON  # a run of a job may have found that a provider fails
+    resend = action_if_uncertain(channel, about) == "resend"
     if registry.kind_of(channel).detects_repeats:
         outbox.mark_message_uncertain(tx, message, error, resend=resend)
     else:

@@ -91,6 +91,20 @@ def test_the_message_about_a_provider_does_not_wait_because_of_the_agent_that_fa
         assert notification_lines(world)[0].startswith(f"{arrives} warning  provider anthropic unreachable"), web
 
 
+def test_the_message_about_a_provider_that_a_job_has_found_is_sent_again_if_it_may_not_have_arrived(
+    make_world: MakeWorld,
+) -> None:
+    """Only messages about the job itself are held."""
+    job = "cron: {look: {every: 30m, prompt: Look., agent: ops, deliver: phone, retries: 0}}\n"
+    results = iter([DeliveryResult("uncertain", "the connection broke")])
+    with Models(lambda request: NO_KEY) as server:
+        yaml = fleet(server.url, "ops", ops="interval: none").replace("channels: {", 'channels: {phone: {url: "tgram://1:a/2"}, ')
+        world = make_world(yaml + job, environ={"KEY": KEY})
+        world.send = lambda _: next(results, DeliveryResult("delivered"))
+        world.run(minutes=40)
+    assert [line[12:34] for line in notification_lines(world)] == ["CRITICAL provider anth"]
+
+
 def test_a_failure_is_covered_only_by_a_problem_that_is_listed(make_world: MakeWorld) -> None:
     def listed(world: World) -> list[tuple[str, str, str | None]]:
         return [(each.subject, each.state, each.cause) for each in list_problems(world.store.connection, world.clock.now)]
