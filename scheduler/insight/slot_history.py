@@ -265,7 +265,12 @@ def load_record(
     """Read the record of an entry in [begin, end); `running`: a daemon runs now. `is_limited`: without names of other entries."""
     rows = run_history.runs_covering(db, entry_row.kind, entry_row.name, begin, end)
     results = results_of_rows(db, rows, is_limited=is_limited)
-    found = [(row["trigger"] not in TRIGGERS_WITHOUT_SLOT, each) for row, each in zip(rows, results, strict=True)]
+    woken = {row["slot"] for row in rows if row["trigger"] in TRIGGERS_WITHOUT_SLOT - {Trigger.RESULT}}
+    # A late result says what happened to its slot. Its record comes after the one of the run that answers later.
+    ended = {row["id"] for row in rows if row["trigger"] == Trigger.RESULT and row["slot"] not in woken}
+    found = [
+        (row["trigger"] not in TRIGGERS_WITHOUT_SLOT or row["id"] in ended, each) for row, each in zip(rows, results, strict=True)
+    ]
     open_run = runs.find_open_run(db, entry_row.kind, entry_row.name)
     return EntryRecord(
         periods=tuple(_schedule_periods(db, entry_row)),

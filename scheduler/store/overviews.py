@@ -105,10 +105,15 @@ LONGEST_RUN = timedelta(days=2)  # a run that ended on a day began at most so lo
 # The triggers of runs that no slot started.
 WITHOUT_SLOT = json.dumps(sorted(WOKEN | {Trigger.REBOOT, Trigger.RESULT}))
 
-# The newest records of the agent, found by the index on (kind, name, id).
+# The newest records of the agent, found by the index on (kind, name, id). A late result stands for its slot.
 SLOTS = f"""
 select id, kind, slot, slots, state, outcome, {WHY} as why, suppression, error, repeats from run
-where kind = 'heartbeat' and name = ? and trigger not in (select value from json_each(?)) order by id desc limit ?
+where id in (
+  select case when outcome = 'async' then coalesce((select id from run as late where kind = 'heartbeat' and name = planned.name
+    and id > planned.id and trigger = 'result' and slot = planned.slot order by id limit 1), id) else id end
+  from run as planned
+  where kind = 'heartbeat' and name = ? and trigger not in (select value from json_each(?)) order by id desc limit ?)
+order by slot desc, id desc
 """  # noqa: S608 (names of ours)
 
 ANSWER = """

@@ -31,6 +31,7 @@ from scheduler.insight.records import ExplainedEntry, Records
 from scheduler.model import local_days
 from scheduler.model.outcome import Kind
 from scheduler.model.timestamps import to_millis
+from scheduler.store import overviews
 from scheduler.system import lanes
 from scheduler.work import plan
 
@@ -518,6 +519,11 @@ def test_a_run_and_its_late_result_count_once(make_world: MakeWorld, result: dic
             world.run(minutes=28)
     found = explanation.explain_now(explained_entry(world)).overview
     assert (found.result, found.says, found.ran) == (expected, says, 2)
+    outcome = "alert" if expected == "quiet" else "failed exit"
+    (_, first, *_), beside = stretch_lines(day := explain_day_of(world)), day["beside"]
+    assert (first, beside) == (f"08:00-08:30 2 {outcome}", [])
+    shown = overviews.latest_slots(world.store.connection, "ops", 48)
+    assert [row["outcome"] for row in shown] == [outcome.partition(" ")[0]] * 2
 
 
 def test_a_failed_run_that_a_wake_started_counts_among_the_failed_runs(make_world: MakeWorld) -> None:
