@@ -16,7 +16,7 @@ from heartbeat.spec import Agent
 from scheduler.engine.problems import Change, News, after_end, after_finding, news_of
 from scheduler.model import problem
 from scheduler.model.entry import Claim
-from scheduler.model.outcome import ANSWERED, FAILURES, AttemptResult, Kind, Skip, Suppression, Trigger
+from scheduler.model.outcome import ANSWERED, FAILURES, AttemptResult, Kind, Skip, Trigger
 from scheduler.model.problem import NEWS, Effect, EndedBy, Evidence, Problem
 from scheduler.model.settings import Target
 from scheduler.model.timestamps import MILLISECOND
@@ -106,9 +106,9 @@ def plan_update(
     tracker.end_problems()
     is_flooded = tracker.note_flood(most)
     after = tuple(tracker.now_known.values())
-    is_shown = spec.show_alerts and result.suppression is not Suppression.NOT_SHOWN
     news: list[News] = []
-    for each in chain.from_iterable(news_of(one, targets, spec.problems_remind, tx.now) for one in after) if is_shown else ():
+    found = chain.from_iterable(news_of(one, targets, spec.problems_remind, tx.now) for one in after)
+    for each in found if spec.show_alerts else ():
         if each.target not in targets or (is_flooded and tracker.is_held_back(each)):
             continue  # a recipient that was removed from `deliver` gets no end
         is_hidden = each.change is Change.OVER and not spec.show_resolved

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from itertools import pairwise
 
 from heartbeat.runners import CachePlan, CacheTtl
-from scheduler.model.budget import Price
+from scheduler.model.budget import Price, highest_input_price
 
 LIFETIMES: dict[CacheTtl, timedelta] = {"5m": timedelta(minutes=4, seconds=40), "1h": timedelta(minutes=57)}
 """How long after the start of a call the next one still finds its part, with some time for a late start and a slow answer."""
@@ -54,7 +54,7 @@ def plan_cache(
     ttl = None if _is_refused(asked, now) else _warm_ttl(looks, now) or _best_ttl(looks, expected, price)
     if ttl is None:
         return CachePlan(turns=turns)
-    reserved = max(price.input, price.cache_read, price.cache_write)
+    reserved = highest_input_price(price)
     return CachePlan(ttl, _write_price(price, ttl) / reserved if reserved else 1.0, turns)
 
 

@@ -498,6 +498,19 @@ def test_of_two_failed_jobs_the_one_that_the_agent_leaves_out_is_notified(make_w
     ]
 
 
+@pytest.mark.parametrize(
+    ("answer", "notified"), [("The nas is full.", ["db-copy"]), ("The db is full.", ["db-copy", "nas-copy"])]
+)
+def test_a_word_of_two_letters_in_the_name_of_a_failed_job_is_no_report_of_it(
+    make_world: MakeWorld, answer: str, notified: list[str]
+) -> None:
+    text = config(more=OTHER_JOB).replace("nightly-backup:", "nas-copy:").replace("nightly-certs:", "db-copy:")
+    scripts = {"nas-copy": in_turn(FAILED), "db-copy": in_turn(FAILED), "ops": by_wake(answer)}
+    world = make_world(text, start=NIGHT, scripts=scripts)
+    world.run_until("2026-03-02 08:20")
+    assert sorted(name for _, name, _ in world.delivered) == [*notified, "ops"]
+
+
 def test_an_answer_without_keys_is_a_report_too(make_world: MakeWorld) -> None:
     """Also beside the wake of a job that works."""
     mirror = '  mirror: {schedule: "0 3 * * *", command: mirror, wake_heartbeat: ops}\n'

@@ -149,12 +149,15 @@ def test_a_duplicate_repeats_the_messages_about_what_it_mentions_and_no_others(m
     assert [row["repeats"] for row in (first, second, third)] == [[], [], [first["id"]]]
 
 
-def test_an_agent_that_changes_its_keys_again_and_again_is_known_by_the_latest_ones(make_world: MakeWorld) -> None:
-    """The last answer has one of them and another text."""
+@pytest.mark.parametrize(("key", "news"), [(10, 0), (9, 1)])
+def test_an_agent_that_changes_its_keys_again_and_again_is_known_by_the_latest_ones(
+    make_world: MakeWorld, key: int, news: int
+) -> None:
+    """The last answer has one of them and another text. 20 keys are remembered besides the first one."""
     found = [f"[disk{'x' * number}] the volume /var fills up quickly" for number in range(30)]
-    world = make_world(config(), scripts=answers(*found, f"[disk{'x' * 28}] 97 %"))
-    world.run(hours=8)
-    assert sent(world) == ["[disk] the volume /var fills up quickly"]
+    world = make_world(config(), scripts=answers(*found, f"[disk{'x' * key}] 97 %"))
+    world.run(minutes=30 * 15 + 5)
+    assert sent(world) == ["[disk] the volume /var fills up quickly", f"[disk{'x' * key}] 97 %"][: 1 + news]
 
 
 def test_a_problem_without_a_line_is_over_after_prechecks_without_work(make_world: MakeWorld) -> None:
@@ -210,6 +213,11 @@ def test_nothing_is_sent_without_show_alerts_and_all_open_problems_once_it_is_se
     world.reload(config())
     world.run(minutes=20)
     assert sent(world) == ["[disk] 92 %"]
+    world.reload(hidden)
+    world.scripts = answers("HEARTBEAT_OK")
+    world.run(hours=1)
+    assert not world.problem("disk").is_open
+    assert [line for line in sent(world) if "disk" in line] == ["[disk] 92 %"]
 
 
 def test_text_around_the_findings_is_sent_only_with_news(make_world: MakeWorld) -> None:
@@ -305,6 +313,16 @@ def test_two_channels_know_separately_what_they_were_sent(make_world: MakeWorld)
     assert sorted(delivered[2:]) == [("pager", "[mail] 40 wait"), ("phone", "[mail] 40 wait")]
 
 
+def test_a_recipient_that_was_removed_gets_no_end(make_world: MakeWorld) -> None:
+    world = make_world(config("phone, pager"), scripts=answers("[disk] 92 %", "[disk] 92 %", "[disk] resolved"))
+    channels: list[str] = []
+    world.run(minutes=20)
+    world.send = lambda each: channels.append(each.channel.name) or DeliveryResult("delivered")
+    world.reload(config("phone"))
+    world.run(minutes=20)
+    assert channels == ["phone"]
+
+
 def test_a_reload_that_renames_the_checklist_keeps_the_problems(make_world: MakeWorld) -> None:
     world = make_world(config(), scripts=answers("[disk] 92 %"))
     world.write("ops/OTHER.md", "- look at the disks\n")
@@ -353,6 +371,20 @@ def test_each_wrong_end_doubles_the_silence_that_a_problem_needs_up_to_eight_tim
 def test_an_end_that_the_agent_itself_reports_makes_no_later_silence_longer(make_world: MakeWorld) -> None:
     world = make_world(config(), scripts=answers("[disk] 92 %", "[disk] resolved", "[disk] 92 %", "HEARTBEAT_OK"))
     world.run(minutes=70)
+    assert not world.problem("disk").is_open
+
+
+@pytest.mark.parametrize(("hours", "silence"), [(18, 2), (24, 1)])
+def test_an_end_counts_as_wrong_if_the_problem_is_mentioned_again_within_a_day(
+    make_world: MakeWorld, hours: int, silence: int
+) -> None:
+    agent = answers("[disk] 92 %", *["HEARTBEAT_OK"] * (hours // 6), "[disk] 92 %", "HEARTBEAT_OK")
+    world = make_world(config(interval="6h", problems="{clear_after: 1}"), scripts=agent)
+    world.run(hours=6 + hours)
+    assert world.problem("disk").is_open
+    world.run(hours=6 * silence - 3)
+    assert world.problem("disk").is_open
+    world.run(hours=6)
     assert not world.problem("disk").is_open
 
 
@@ -413,6 +445,15 @@ def test_the_problem_of_untracked_findings_ends_while_the_lines_that_came_with_i
     assert last.startswith("[heartbeatd:too-many-findings] over after 30m")
 
 
+def test_an_agent_cannot_end_the_problem_of_too_many_findings(make_world: MakeWorld) -> None:
+    many = json.dumps({"findings": [{"key": f"k-{number}", "text": "x"} for number in range(60)]})
+    key = "heartbeatd:too-many-findings"
+    world = make_world(config(), scripts=answers(many, f"[{key}] resolved", many))
+    world.run(minutes=20)
+    assert world.problem(key).is_open
+    assert [each for each in effects(world)[1] if key in each] == [f"{key} ignored"]
+
+
 def test_too_many_findings_open_a_problem_again_after_it_was_over(make_world: MakeWorld) -> None:
     many, few = (json.dumps({"findings": [{"key": f"k-{each}", "text": "x"} for each in range(most)]}) for most in (60, 5))
     limits = "limits: {new_problems: 1000}\n"
@@ -462,6 +503,19 @@ def test_an_agent_cannot_end_a_problem_whose_line_is_missing_in_one_precheck(mak
     assert effects(world)[1] == ["disk ignored"]
     world.run(minutes=15)
     assert sent(world)[1:] == ["[disk] over after 1h, its lines are gone"]
+
+
+@pytest.mark.parametrize(("hours", "key"), [(18, "disk"), (24, "storage")])
+def test_a_problem_whose_line_comes_back_within_a_day_is_the_same_one_under_another_key(
+    make_world: MakeWorld, hours: int, key: str
+) -> None:
+    """It is over at 20:00."""
+    printed = outputs("disk is full", *["NO_WORK"] * (1 + hours // 6), "disk is full")
+    world = make_world(
+        config(precheck=PRECHECK, interval="6h"), scripts=answers("[disk] 92 %", "[storage] disk 92 %"), prechecks=printed
+    )
+    world.run(hours=13 + hours)
+    assert sent(world) == ["[disk] 92 %", "[disk] over after 12h, its lines are gone", f"[{key}] disk 92 %"]
 
 
 @pytest.mark.parametrize("answer", ["[disk] 92 %", "[disk!] 99 %"], ids=["warning", "critical"])
