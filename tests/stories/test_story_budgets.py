@@ -409,6 +409,17 @@ def test_a_reservation_survives_a_crash_and_the_run_is_not_repeated_over_budget(
     assert (world.records()[0]["charged"]["usd"], used_today(world)) == (0.03, 0.03)
 
 
+def test_a_run_counts_although_its_budget_was_set_after_its_first_try(make_world: MakeWorld) -> None:
+    tries, limited = iter([1]), program_agent("{runs_per_day: 1}", retries="1")
+    world = make_world(
+        limited.replace(", budget: {runs_per_day: 1}", ""), scripts={"ops": lambda call: next(tries, "HEARTBEAT_OK")}
+    )
+    world.run(seconds=0.1)
+    world.reload(limited)
+    world.run(hours=1, minutes=1)
+    assert outcomes(world) == ["ok", "skipped budget"]
+
+
 def test_an_interrupted_run_is_charged_for_both_attempts_and_counts_once(make_world: MakeWorld) -> None:
     script = {"ops": lambda call: Delayed(cost_report(0.01)(call), timedelta(minutes=4))}
     world = make_world(program_agent("{usd_per_day: 0.10, usd_per_try: 0.03, runs_per_day: 1}"), scripts=script)

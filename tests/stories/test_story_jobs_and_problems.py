@@ -694,6 +694,24 @@ def test_a_job_that_no_longer_wakes_the_agent_is_reminded_of_where_nobody_is_rem
     assert reminders == ["room", "phone", "room"]
 
 
+def test_a_reminder_that_the_agent_fails_to_report_is_sent_although_the_recipient_knows_its_report(make_world: MakeWorld) -> None:
+    text = config('active_hours: "00:00-24:00", retries: 0, problems: {after: none, remind: 7d}')
+    text = text.replace("problems: {deliver: phone}", "problems: {deliver: phone, remind: 12h}")
+    scripts = {"nightly-backup": in_turn(FAILED), "ops": by_wake(in_turn(REPORT, FAILED))}
+    world = make_world(text, start=NIGHT, scripts=scripts)
+    world.run_until("2026-03-03 05:00")
+    assert [f"{at:%m-%d %H:%M}" for at, _, text in world.delivered if "(reminder, " in text] == ["03-03 03:01"]
+
+
+def test_the_failed_precheck_of_a_job_that_works_again_is_notified_beside_the_end_of_its_failure(make_world: MakeWorld) -> None:
+    text = config('active_hours: "00:00-24:00"', "precheck: ./check.sh").replace("command: backup", "prompt: back up, agent: ops")
+    scripts = {"nightly-backup": in_turn(FAILED, "done"), "ops": by_wake(REPORT)}
+    world = make_world(text, start=NIGHT, scripts=scripts, prechecks={"nightly-backup": in_turn("a tape", FAILED)})
+    world.run_until("2026-03-03 04:00")
+    assert [line.partition(":")[0] for line in sent(world)] == ["03-02 03", "03-03 03", "03-03 03"]
+    assert [line for line in sent(world) if "precheck" in line]
+
+
 def test_with_wake_on_always_the_end_is_one_message_too(make_world: MakeWorld) -> None:
     def ops(call: AgentCall) -> str:
         if "ended: ok" in call.stdin:
