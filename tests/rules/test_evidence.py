@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from loops import loop_over
 
-from heartbeat.evidence import Answers, Event, Look, OpenProblem, TrackedLine, read_lines
+from heartbeat.evidence import MAX_LINES, Answers, Event, Look, OpenProblem, TrackedLine, read_lines
 from heartbeat.findings import Finding, Report, Severity
 
 NOW = datetime(2026, 3, 2, 8, tzinfo=UTC)
@@ -29,7 +29,7 @@ def look(printed: str | None, *problems: OpenProblem, jobs: tuple[str, ...] = ()
     return Look(problems, None if printed is None else read_lines(printed), frozenset(jobs), left_out)
 
 
-TODAY, CALL = "Anna <anna@x.org>: today?", "Anna <anna@x.org>: call me"
+TODAY, CALL, BANK = "Anna <anna@x.org>: today?", "Anna <anna@x.org>: call me", "Bank: your card"
 
 
 def news(*lines: str, known: tuple[OpenProblem, ...] = ()) -> Look:
@@ -81,20 +81,30 @@ BOTH = look(f"{VAR}\n{HOME}\n{NGINX}", problem("disk:/var", VAR), problem("web",
         (news(CALL, known=(of_event("anna", "e0", TODAY),)), "anna", "no answer yet", CALL),  # its key has a word of the line
         (news(CALL, known=(of_event("anna", "e0", "Anna: please answer today"),)), "anna", "Please answer her call today", CALL),
         (news(CALL, known=(problem("anna", text="Anna asks: today?"),)), "anna", "Anna asks: today?", "anna"),  # of an earlier version
-        (news("Bank: your card", known=(of_event("anna", "e0", TODAY),)), "anna", "no answer yet", "anna"),
+        (news(BANK, known=(of_event("anna", "e0", TODAY),)), "anna", "no answer yet", "anna"),
         (news("alarm 5", "alarm 7", known=(of_event("alarm", "e1", "alarm 5"),)), "alarm", "an alarm", "alarm 7"),
         (look(None, problem("disk:/var", text="/var is 90 % full")), "storage-1", "/var is 95 % full", "disk:/var"),
         (look(None, problem("nginx", text="down")), "postgres", "down", None),
         (look(None, problem("nginx", text="down"), problem("disk", text="full")), "nginx-x", "nginx is down", "nginx"),
+        (look(None, problem("nginx", text="down"), problem("disk", text="full")), "disk-x", "disk is full", "disk"),
+        (look(None, problem("disk", text="The disk /var has filled up since the backup of the mail server")), "storage", "/var filled", "disk"),
+        (look(None, problem("disk", keys=("storage",))), "storage", "97 %", "disk"),
+        (look("mail waits", problem("disk:/var", VAR, text="/var is nearly full")), "storage", "/var is nearly full", None),  # its line decides
+        (news(BANK, known=(problem("anna", text="Anna asks: today?"),)), "x", "Anna asks: today?", None),
+        (news(BANK), "x", "no answer yet", None),
+        (look(VAR, problem("copy"), jobs=("db-copy",)), "copy", "db-copy failed", "copy"),
+        (look(VAR, problem("x", NGINX), jobs=("mirror",)), "x", "job mirror failed", "mirror"),  # that problem is about a line
+        (look(VAR, problem("tar", jobs=frozenset({"backup"})), problem("x"), jobs=("backup",)), "x", "job backup failed", "tar"),
+        (look(NGINX, problem("tar", jobs=frozenset({"backup"})), jobs=("backup",)), "tar", "nginx failed", NGINX),  # that one is about a job
+        (look("nginx is slow\npostgres is slow"), "nginx", "postgres", "postgres is slow"),  # the text counts more than the key
+        (look("the copy of /var is slow\n/var is slow"), "x", "/var", "/var is slow"),  # it has fewer other words
+        (look("nearly full: / 91 %"), "disk", "/ fills up", "nearly full: / 91 %"),
         (look("10.0.0.1 is down\n10.0.0.2 is down", problem("host", "10.0.0.1 is down")), "ping", "10.0.0.2 is down", "10.0.0.2 is down"),
         (look("md0 is degraded\nmd1 is degraded", problem("raid", "md0 is degraded")), "raid", "md1 is degraded", "md1 is degraded"),
     ]
 )  # fmt: skip
 def test_a_finding_belongs_to_the_line_whose_words_it_shares_most(seen: Look, key: str, text: str, about: str | None) -> None:
     assert subject(seen, key, text) == about
-
-
-BANK = "Bank: your card"
 
 
 @loop_over(
@@ -130,6 +140,42 @@ def test_two_lines_that_differ_only_in_figures_keep_their_problems_when_all_figu
 def test_a_problem_keeps_the_line_that_is_not_printed_beside_the_one_that_is() -> None:
     both = problem("both", VAR, NGINX)
     assert look(VAR, both).tracked_lines(both) == both.lines
+    assert look(f"{VAR}\n{NGINX}", both).free_lines == []
+    assert look(NGINX.upper(), both).free_lines == []
+
+
+def test_a_problem_keeps_two_lines_that_differ_only_in_figures_when_all_figures_move() -> None:
+    disks, moved = problem("disks", "disk 1: 81 %", "disk 2: 82 %"), "disk 1: 91 %\ndisk 2: 92 %"
+    after_move = replace(disks, lines=look(moved, disks).tracked_lines(disks))
+    assert look(moved, after_move).free_lines == []
+    assert sorted(each.forms for each in after_move.lines) == [1, 2]
+
+
+def test_a_problem_is_present_if_its_first_line_is_printed_in_this_look() -> None:
+    assert look(POSTGRES, problem("db")).is_present(problem("db", POSTGRES))
+
+
+def test_an_end_is_only_about_a_known_key() -> None:
+    open_problems = problem("disk:/var", VAR), problem("mail", text="40 mails wait")
+    over = [Finding("storage", "/var has room", resolved=True), Finding("queue", "no mails wait", resolved=True)]
+    assert [found.problem or found.line for found, _ in look(f"{VAR}\n{HOME}", *open_problems).assign(over)] == [None, None]
+
+
+def test_a_problem_that_one_finding_is_about_is_not_that_of_another_with_its_words() -> None:
+    seen = look(None, problem("disk:/var", text="/var is 90 % full"))
+    for first in ("disk:/var", "volume"):
+        found = seen.assign([Finding(first, "/var is 95 % full"), Finding("storage", "/var is 96 % full")])
+        assert [about.problem is not None for about, _ in found] == [True, False]
+
+
+def test_two_findings_about_one_problem_become_one_although_only_one_of_them_names_its_line() -> None:
+    found = [Finding("db", "postgres is down"), Finding("db", "no answer")]
+    assert len(look(POSTGRES, problem("db")).assign(found)) == 1
+
+
+def test_lines_are_counted_without_empty_ones_up_to_a_limit() -> None:
+    assert [line.place for line in read_lines(f"\n{VAR}\n \ncritical:\n{HOME}")] == [1, 2]
+    assert len(read_lines("mail waits\n" * (MAX_LINES + 5))) == MAX_LINES
 
 
 def test_a_line_that_an_earlier_version_named_otherwise_gets_its_present_name() -> None:
@@ -189,10 +235,17 @@ WORSE = Finding("disk:/var", "/var is 95 % full", Severity.CRITICAL)
         (look("nearly full: /var 95 %", problem("disk:/var", VAR)), [WORSE], []),  # other figures are evidence
         (look("nearly full: /var 95 %", problem("disk:/var", VAR, forms=2)), [WORSE], ["[disk:/var] was less severe"]),
         (look("critical: nearly full: /var 91 %", problem("disk:/var", VAR)), [WORSE], []),  # the line says it
+        (look("critical: nearly full: /var 91 %", problem("disk:/var", VAR, forms=2)), [WORSE], []),
+        (look("critical: nearly full: /var 91 %", problem("disk:/var", f"warning: {VAR}")), [], ["[disk:/var] has other figures"]),
+        (look(VAR, problem("disk:/var", VAR)), [replace(WORSE, resolved=True)], []),
         (look(VAR), "I looked. The disk /var fills up.", ["Line 1", "no findings"]),
+        (look(VAR), "", ["Line 1"]),
+        (look(VAR), [Finding("summary", "All is well.", resolved=True)], ["Line 1", "[summary] belongs to no line"]),
+        (look(VAR), [Finding("summary", "All is well."), DISK], ["[summary] belongs to no line"]),
         (look(VAR), [Finding("summary", "All is well but /var.")], ["Line 1", "no findings"]),
         (look(None, problem("disk:/var"), problem("web")), [WEB], ["[disk:/var] is open"]),
         (look(None, problem("disk:/var", senders=frozenset({"api:bot"}))), [], []),
+        (look(None, problem("tar", jobs=frozenset({"backup"}))), [], []),
         (look(None), [FAN], ["[fan] belongs to no line"]),
     ]
 )  # fmt: skip
@@ -209,6 +262,32 @@ def test_only_a_second_answer_confirms_a_finding_without_evidence_and_a_rise() -
     first = Finding("disk:/var", WORSE.text, Severity.WARNING)
     assert asked(seen, [WORSE, FAN], [DISK]).report == Report((first,), unconfirmed=(FAN,))
     assert asked(seen, [WORSE], [DISK], [WORSE]).report == Report((WORSE,))
+    assert asked(seen, [WORSE], []).report == Report((WORSE,)), "an answer without the finding contradicts nothing"
+    other_figures = look("nearly full: /var 95 %", problem("disk:/var", VAR))
+    assert asked(other_figures, [DISK], [WORSE]).report == Report((WORSE,))
+    loud = replace(FAN, severity=Severity.CRITICAL)
+    assert asked(look(None), [loud], [FAN]).report == Report((FAN,)), "the higher one of two that two answers give"
+    over = Finding("x", "it works", resolved=True)
+    assert asked(look(None), [over]).report == Report((over,))
+
+
+def test_a_finding_about_nothing_known_is_the_same_as_another_by_its_words_or_by_any_of_its_keys() -> None:
+    first, second, third = Finding("fan", "it is loud and hot"), Finding("noise", "it is loud and hot"), Finding("noise", "42 dB")
+    assert asked(look(None), [first], [second], [third]).report == Report((first,))
+    site = Finding("site", "nginx failed")
+    known = look(None, problem("web", text="no answer"))
+    assert asked(known, [WEB], [site]).report == Report((WEB,), unconfirmed=(site,)), "words alone do not make it a known problem"
+
+
+def test_what_an_agent_was_asked_about_once_is_not_asked_again() -> None:
+    for first in ([], "All is well."):
+        assert not asked(look(None, problem("disk:/var")), first, []).missing
+
+
+def test_findings_of_one_answer_with_the_same_words_become_one() -> None:
+    report = asked(look(None), [FAN, Finding("fan-1", "it is loud and hot")], [FAN]).report
+    assert report is not None
+    assert [(each.label, each.text) for each in report.findings] == [("fan", "it is loud\nit is loud and hot")]
 
 
 def test_a_key_without_evidence_is_about_the_line_that_another_answer_gives_this_key() -> None:
@@ -224,6 +303,12 @@ def test_prose_is_never_reported_but_the_lines_that_it_names() -> None:
     assert report is not None
     assert [(finding.text, finding.severity.value) for finding in report.findings] == [(VAR, "warning"), (NGINX, "critical")]
     assert asked(seen, "I looked at everything", "All is well").report is None
+    assert asked(look(VAR, problem("disk:/var", VAR)), "The disk /var is nearly full").report is None, "its problem is open"
+    assert asked(look("42 %"), "All is well").report is None
+    assert asked(look(VAR), [DISK], "The disk /var is nearly full").report == Report((DISK,))
+    half = asked(look("alpha beta"), "alpha").report
+    assert half is not None
+    assert [each.text for each in half.findings] == ["alpha beta"]
 
 
 def test_strangers_who_write_a_line_about_an_event_give_it_no_severity() -> None:
