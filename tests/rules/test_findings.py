@@ -19,11 +19,13 @@ from heartbeat.findings import (
     MAX_TEXT,
     Finding,
     InvalidFindings,
+    ReminderWish,
     Report,
     Severity,
     comparable_key,
     merge_by_key,
     merge_reports,
+    parse_reminders,
     parse_report,
     read_report,
     readable_answer,
@@ -33,6 +35,7 @@ from heartbeat.findings import (
 INFO, WARNING, CRITICAL = Severity.INFO, Severity.WARNING, Severity.CRITICAL
 DISK = {"key": "disk:/var", "text": "/var is 92 % full", "severity": "critical", "resolved": False}
 FOUND = Finding("disk:/var", "/var is 92 % full", CRITICAL)
+LOOK = ReminderWish("look", in_="2h")
 JSON = json.dumps({"findings": [DISK]})
 
 
@@ -115,6 +118,7 @@ def test_missing_and_extra_fields_are_no_error() -> None:
         "\ufeffdisk:/var\x00",
         "disk:\x1b /var",
         "**[disk:/var]**",
+        "`**[disk:/var]**`",
     ],
 )
 def test_a_key_is_the_same_in_any_case_and_wrapping(label: str) -> None:
@@ -133,7 +137,7 @@ def test_a_finding_without_a_usable_key_becomes_part_of_the_text(key: object) ->
 
 
 def test_a_finding_of_an_unknown_form_is_kept_as_text() -> None:
-    found = parse_report({"findings": [{"title": "Disk full"}, 92, "[swap] full", "The mail is down.", None, {}, DISK]})
+    found = parse_report({"findings": [{"title": "Disk full"}, 92, "\n[swap] full", "The mail is down.", None, {}, DISK]})
     assert found == Report((Finding("swap", "full"), FOUND), '{"title": "Disk full"}\n92\nThe mail is down.')
 
 
@@ -169,6 +173,22 @@ def test_data_without_readable_findings_is_refused_with_a_reason_in_one_line(giv
 def test_a_list_and_arguments_may_be_written_as_a_text() -> None:
     assert parse_report(JSON) == parse_report({"findings": json.dumps([DISK])}) == Report((FOUND,))
     assert parse_report("[]") == Report(())
+    assert parse_report(json.dumps(JSON)) == Report((FOUND,))
+
+
+def test_all_that_an_answer_says_beside_its_findings_is_kept() -> None:
+    whole = {
+        "findings": [DISK],
+        "text": "a",
+        "requested_text": "b",
+        "failed": "no access",
+        "remind": [{"text": "look", "in": "2h"}],
+    }
+    assert parse_report(whole) == Report((FOUND,), "b", failed="no access", reminders=(LOOK,))
+    assert parse_report(whole, is_cut=True).reminders == (), "the end of the list may be missing"
+    assert read_report('{"failed": "no access"}') == Report((), failed="no access")
+    assert parse_report([DISK, {"text": "it is over", "resolved": True}]) == Report((FOUND,))
+    assert len(parse_reminders([{"text": "look"}] * (MAX_FINDINGS + 5))) == MAX_FINDINGS
 
 
 def test_lines_with_keys_in_the_text_are_findings_if_there_are_no_others() -> None:
@@ -184,6 +204,8 @@ def test_text_around_findings_is_cut_before_a_finding_is() -> None:
     report = with_text_around(Report((FOUND,)), "é" * MAX_SIZE)
     assert report.findings == (FOUND,)
     assert MAX_SIZE - 2 <= len(str(report).encode()) <= MAX_SIZE
+    assert with_text_around(Report((FOUND,), "b"), "ALERT: a") == Report((FOUND,), "ALERT: a\nb")
+    assert with_text_around(Report((FOUND,), loose="b"), "a") == Report((FOUND,), loose="a\nb")
 
 
 def test_findings_with_the_same_key_are_one_for_a_caller_that_knows_only_keys() -> None:
@@ -196,6 +218,9 @@ def test_findings_with_the_same_key_are_one_for_a_caller_that_knows_only_keys() 
 def test_reports_of_several_calls_are_merged() -> None:
     parts = [Report((FOUND,), "a", "b", 1), Report((Finding("DISK: /VAR", "and slow"), Finding("swap", "x")), "c", "d", 2)]
     assert merge_reports(parts) == Report((FOUND, Finding("DISK: /VAR", "and slow"), Finding("swap", "x")), "a\nc", "b\nd", 3)
+    last = Report((Finding("swap", "x"),) * MAX_FINDINGS, dropped=2, failed="no access", reminders=(LOOK,))
+    merged = merge_reports([Report((FOUND,), reminders=(LOOK,)), last])
+    assert (merged.dropped, merged.failed, merged.reminders) == (3, "no access", (LOOK, LOOK))
 
 
 # --- sizes ------------------------------------------------------------------------------------------------------------
@@ -207,12 +232,18 @@ def test_thousands_of_findings_are_counted() -> None:
     read = read_report("\n".join(f"[disk:{number}] full" for number in range(5000)))
     assert read is not None
     assert (len(read.findings), read.dropped) == (MAX_FINDINGS, 5000 - MAX_FINDINGS)
+    last = read_report("\n".join([*(f"[disk:{number}] full" for number in range(MAX_FINDINGS + 1)), "and slow"]))
+    assert last is not None
+    assert last.findings[-1].text == "full"
 
 
 def test_huge_keys_and_texts_are_cut_and_different_keys_stay_different() -> None:
     one, other = (parse_report([{"key": "a" * 70_000 + end, "text": "b" * 70_000}]).findings[0] for end in ("1", "2"))
     assert (len(one.label), len(one.text)) == (MAX_KEY, MAX_TEXT + 3)
     assert one.key != other.key
+    upper, whole = parse_report([{"key": "A" * 70_000 + "1"}, {"key": "a" * MAX_KEY, "text": "b" * MAX_TEXT}]).findings
+    assert upper.key == one.key
+    assert (whole.label, whole.text) == ("a" * MAX_KEY, "b" * MAX_TEXT)
 
 
 def test_findings_that_exceed_the_size_of_an_answer_are_counted_and_the_most_serious_are_kept() -> None:
@@ -221,6 +252,9 @@ def test_findings_that_exceed_the_size_of_an_answer_are_counted_and_the_most_ser
     assert found.findings[-1] == FOUND
     assert len(str(found).encode()) <= MAX_SIZE
     assert len(found.findings) + found.dropped == 41
+    text = "x" * (MAX_SIZE - 5)
+    for report in (parse_report({"findings": [DISK], "text": text}), merge_reports([Report((FOUND,), loose=text)])):
+        assert (report.findings, report.dropped) == ((), 1)
 
 
 def test_findings_above_the_number_and_above_the_size_are_counted_together() -> None:
@@ -253,6 +287,7 @@ def test_of_a_text_with_json_that_was_cut_the_complete_findings_count() -> None:
     assert read_report(answer, is_cut=True) == Report((FOUND,), loose="Result:")
     assert read_report(answer) is None
     assert read_report('{"findings": [{"key": "a', is_cut=True) is None
+    assert read_report(f'"findings": [{json.dumps(DISK)}]\n{{"x": ', is_cut=True) is None
 
 
 # --- JSON in a text ---------------------------------------------------------------------------------------------------
@@ -264,6 +299,7 @@ def test_of_a_text_with_json_that_was_cut_the_complete_findings_count() -> None:
         (JSON, ""),
         (f"  {JSON}\n", ""),
         (json.dumps([DISK], indent=2), ""),
+        (f'{{"findings":\n{json.dumps([DISK])}}}', ""),
         (f"```json\n{JSON}\n```", ""),
         (f"```\n{JSON}\n```\n", ""),
         (f"~~~ json\n{JSON}\n~~~", ""),
@@ -307,6 +343,7 @@ def test_an_empty_list_is_a_report_without_findings(answer: str) -> None:
         '{"findings": 3}',
         '{"finding": []}',
         '[{"name": "x"}]',
+        '{"failed": "3", "passed": "7"}',
         '{"findings": [null]}',
         "[] is empty",
         "[[]]",
@@ -334,6 +371,10 @@ def test_other_json_is_plain_text(answer: str) -> None:
         ("1. **[backup nightly]** failed", ["[backup nightly] failed"]),
         ("**[disk:/var] 92 %**", ["[disk:/var] 92 %"]),
         ("`[disk:/var]` 92 %", ["[disk:/var] 92 %"]),
+        ("**[disk:/var]** it is **full**", ["[disk:/var] it is **full**"]),
+        ("[backup of the wiki] late", ["[backup of the wiki] late"]),
+        ("[disk:/var] resolved\nIt is calm.", ["[disk:/var] resolved"]),
+        ("[disk:/var] 92 %\n```\n/dev/sda1 92%\n```\nand growing", ["[disk:/var] 92 %\n/dev/sda1 92%\nand growing"]),
         ("[disk:/var]", ["[disk:/var] disk:/var"]),
         ("[disk:/var] resolved", ["[disk:/var] resolved"]),
         ("[disk:/var] Resolved: back to 80 %", ["[disk:/var] resolved: back to 80 %"]),
@@ -375,8 +416,8 @@ ORDINARY_LINES = """\
 [docs]: https://example.org/a
 [docs]: <https://example.org>
 [1]: https://example.org
-[^note]: x
-[!NOTE] x
+[^smith]: x
+[!ABSTRACT] x
 > [disk] x
 [note] x
 [Summary] x
@@ -399,11 +440,14 @@ ORDINARY_LINES = """\
 [1] x
 [a] x
 [1a2b3c4] fix
+[1A2B3C4] fix
+[b] x
+[<stdin>] x
 [] x
 [[disk]] x
 [root@web ~]# df
 [me@web /tmp]$ df
-[this is a long phrase here] x
+[this is a long phrase] x
 [disk
 disk] x
 the [disk] x
