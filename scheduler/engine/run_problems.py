@@ -180,7 +180,7 @@ def _is_failure(result: AttemptResult) -> bool:
 def _lasting_reason(was: Problem | None, result: AttemptResult) -> str:
     """The reason of a failure by a provider. A failure remains the reason during later skips, because only an answer ends it."""
     before = was.found.reason if was is not None and was.over_at is None else None
-    return before if before and before not in CHECK_ORDER and isinstance(result.reason, Skip) else str(result.reason)
+    return before if before and isinstance(result.reason, Skip) else str(result.reason)
 
 
 def _is_over(tx: Transaction, claim: Claim, result: AttemptResult, problem: Problem) -> bool:

@@ -350,6 +350,8 @@ def test_the_queue_and_pending_approvals_are_in_the_next_prompt(world: World) ->
     world.run(minutes=30)
     metas = [json.loads(str(call.env["HEARTBEATD_META"])) for call in world.calls]
     assert [(meta["queue"], meta["pending_approvals"]) for meta in metas] == [(None, None), (3, 1), (0, 1)]
+    recorded = world.request(VerbRequest(NoteActivity(pending_approvals=2), (Kind.HEARTBEAT, "ops")))
+    assert (recorded.queue, recorded.pending_approvals) == (0, 2)
     assert metas[1]["last_activity"] == "2026-03-02T08:01:00Z"
     assert "Reported 29m ago: 3 in your queue, 1 waiting for the user's approval." in world.calls[1].stdin
     assert "in your queue" not in world.calls[0].stdin + world.calls[2].stdin

@@ -25,6 +25,17 @@ def test_the_slots_of_a_pause_share_one_record_with_a_count(make_world: MakeWorl
     assert world.history()[1:] == ["03-02 08:30 interval skipped paused x6", "03-02 11:30 interval ok heartbeat_ok"]
 
 
+def test_the_record_of_a_pause_begins_with_its_first_slot_also_if_later_ones_are_outside_the_active_hours(
+    make_world: MakeWorld,
+) -> None:
+    world = make_world(agent(active_hours='"08:00-22:00"'), start="2026-03-02 20:00")
+    world.run(minutes=10)
+    world.pause(None)
+    world.run(hours=13)
+    world.resume(None)
+    assert world.history()[1:] == ["03-02 20:30 interval skipped paused x26"]
+
+
 def test_a_pause_with_an_end_ends_by_itself(make_world: MakeWorld) -> None:
     world = make_world(OPS)
     world.run(minutes=10)

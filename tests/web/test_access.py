@@ -36,10 +36,11 @@ from heartbeatd.verbs import (
     SetChecklist,
     SetConfig,
 )
+from scheduler.config.file.diagnostics import ConfigError, Diagnostic
 from scheduler.model.message import DeliveryResult
 from scheduler.system import extras
 from scheduler.web import event_stream
-from scheduler.web.access import cut
+from scheduler.web.access import cut, cut_errors
 from scheduler.web.api_request import Caller
 from scheduler.web.page.page_sessions import Sessions
 from scheduler.web.perform import ENDPOINTS
@@ -363,6 +364,16 @@ def test_a_map_is_cut_for_a_limited_token_as_a_list_is() -> None:
     whole = Maps(shares=shares, files={"main": ConfigFile(path="config.yaml", hash="0" * 64, declared={})})
     shown = cut(whole, limited).as_data()
     assert (list(shown["shares"]), shown["files"]) == (["alder"], {"main": {"path": None, "hash": None, "declared": {}}})
+
+
+def test_the_errors_and_warnings_of_a_config_are_cut_to_the_agents_of_a_limited_token() -> None:
+    limited = Caller("alder", frozenset(("read",)), frozenset(("alder",)))
+    own = ["agents.alder", "agents.alder.heartbeat", "agents.alder.heartbeat.interval", "agents.alder.heartbeat[0]"]
+    others = ["agents.birch", "agents.alder.heartbeats", "agents.alder.night", "agents.alder-2.heartbeat", "limits.concurrency"]
+    found = [Diagnostic(1, 1, path, "it is wrong") for path in own + others]
+    error = cut_errors(ConfigError(found, found), limited)
+    assert [each.path for each in error.errors] == [*own, ""]
+    assert [each.path for each in error.warnings] == own
 
 
 def test_every_caller_sees_and_changes_only_what_its_token_permits(fleet: Fleet) -> None:

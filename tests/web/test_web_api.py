@@ -398,7 +398,7 @@ def test_a_job_is_paused_and_resumed(daemon: WebDaemon) -> None:
         ("agents/ops/wake", {"txt": "x"}, "'txt' is not allowed here"),
         ("agents/ops/wake", [], "JSON object"),
         ("agents/ops/pause", {"for": "soon"}, "for: 'soon' is not a duration; write 90s, 30m or 1h30m"),
-        ("agents/ops/pause", {"until": "2026-03-02T07:59:00Z"}, "until: this time is in the past"),
+        ("agents/ops/pause", {"until": "2026-03-02T08:00:00Z"}, "until: this time is in the past"),
     ],
 )
 def test_an_invalid_body_is_rejected_with_advice(still: WebDaemon, path: str, body: Any, message: str) -> None:
