@@ -107,7 +107,7 @@ def _parse_range(column: CronField, item: str) -> tuple[int, int, int]:
     if first <= last:
         return first, last, step
     if column is WEEKDAY:
-        return first, first + (last - first) % column.cycle, step
+        return first, last + column.cycle, step
     raise ScheduleError(f"{column.name} '{item}' ends before it starts; write {_split_range(column, first, last, step)}")
 
 

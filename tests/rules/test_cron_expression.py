@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from calendar import monthrange
+from datetime import timedelta
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -67,6 +69,8 @@ def test_a_star_means_every_minute_or_every_hour() -> None:
         ("* * 7#1,3#5", "* * 0#1,3#5"),
         ("* * 5L,Lmon", "* * l1,l5"),
         ("* * friL", "* * l5"),
+        ("* * 7L", "* * l0"),
+        ("30,31 4 *", "30,31 4 *"),
     ],
 )
 def test_the_day_fields_are_rewritten_as_explicit_numbers(text: str, days: str) -> None:
@@ -108,6 +112,27 @@ def test_a_job_is_a_wildcard_if_its_minute_or_hour_begins_with_a_star(text: str,
 
 def test_tabs_and_blanks_around_and_between_fields_do_not_matter() -> None:
     assert parse_expression(" \t0  3\t* * mon ") == parse_expression("0 3 * * 1")
+
+
+def test_the_last_day_of_each_month_is_valid_and_the_day_after_it_is_not() -> None:
+    for month in range(1, 13):
+        last = monthrange(2028, month)[1]
+        parse_expression(f"0 0 {last} {month} *")
+        with pytest.raises(ScheduleError):
+            parse_expression(f"0 0 {last + 1} {month} *")
+
+
+def test_expressions_with_other_hours_have_other_keys() -> None:
+    assert len({parse_expression(f"{text} * * *").key for text in ("0 8,9", "0 8,10", "0,30 8,9", "0 9")}) == 4
+
+
+@loop_over(("text", "minutes"), [("0,50 8,9", 10), ("0,20,25 8,9", 5), ("0 8,9,11", 60), ("0 8", None)])
+def test_the_shortest_gap_of_a_day_may_be_within_an_hour_or_over_its_end(text: str, minutes: int | None) -> None:
+    assert parse_expression(f"{text} * * *").times.shortest_gap() == (None if minutes is None else timedelta(minutes=minutes))
+
+
+def test_an_expression_of_256_characters_is_read() -> None:
+    assert parse_expression(f"{'0,' * 123}0 0 * * * ").times == parse_expression("0 0 * * *").times
 
 
 @pytest.mark.parametrize(("text", "yes"), [("@reboot", True), (" @Reboot\t", True), ("@daily", False), ("@reboots", False)])
@@ -167,6 +192,7 @@ COMPLAINTS = [
     ("@", "'@' is not a macro; write @hourly @daily @midnight @weekly @monthly @yearly @annually"),
     ("@daily 3", "'@daily' takes no arguments; write @daily and nothing after it"),
     ("TZ=Asia/Tokyo 0 3 * * *", "'TZ=Asia/Tokyo' does not belong in the expression; write timezone: Asia/Tokyo beside it"),
+    ("tz=UTC 0 3 * * *", "'tz=UTC' does not belong in the expression; write timezone: UTC beside it"),
     ("CRON_TZ=UTC 0 3 * * *", "'CRON_TZ=UTC' does not belong in the expression; write timezone: UTC beside it"),
     ("60 * * * *", "minute '60' is out of range; write 0 to 59"),
     ("0 24 * * *", "hour '24' is out of range; write 0 to 23"),
@@ -206,6 +232,8 @@ COMPLAINTS = [
     ("0 0 L-3 * *", "day-of-month 'L-3': L (the last day) can only be used alone or in a list; write L"),
     ("0 0 1-L * *", "day-of-month '1-L': L (the last day) can only be used alone or in a list; write L"),
     ("0 0 * * L", "day-of-week 'L' does not say which day; write 5L for the last Friday of the month"),
+    ("0 0 * * l", "day-of-week 'l' does not say which day; write 5L for the last Friday of the month"),
+    ("0 L * * *", f"hour 'L' is not a value; {VALUES} 0 to 23"),
     ("0 0 * * 1#6", "day-of-week '1#6': a month has at most five of each weekday; write #1 to #5"),
     ("0 0 * * 1#0", "day-of-week '1#0': a month has at most five of each weekday; write #1 to #5"),
     ("0 0 * * 1#1,5", f"day-of-week '1#1,5' {MIXED}"),
@@ -230,7 +258,7 @@ def test_the_error_of_an_invalid_expression_names_the_problem_and_the_remedy(tex
     [
         (text, complaint.rsplit("write ", 1)[1])
         for text, complaint in COMPLAINTS
-        if "backwards" in complaint or "without" in complaint
+        if "ends before" in complaint or "without" in complaint
     ],
 )
 def test_every_proposed_expression_is_valid(wrong: str, right: str) -> None:
