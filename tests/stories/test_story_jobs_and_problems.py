@@ -134,6 +134,22 @@ def test_an_agent_that_does_not_report_the_failure_releases_the_notification(mak
     assert held["held_back"]["note"].startswith("agent ops did not report it (run ")
 
 
+@pytest.mark.parametrize(("answer", "released"), [(REPORT, "03:45"), ("[web] The site is slow.", "03:00")])
+def test_a_report_that_is_not_sent_because_there_are_too_many_is_awaited_until_the_time_limit(
+    make_world: MakeWorld, answer: str, released: str
+) -> None:
+    """A new problem that is not about the job is no report of it."""
+
+    def ops(call: AgentCall) -> str:
+        others = "[disk] 92 %\n[mail] 40 wait" if call.at >= utc("2026-03-02 02:30") else "HEARTBEAT_OK"
+        return answer if "ended: failed" in call.stdin else others
+
+    text = config('active_hours: "00:00-24:00"').replace("wake_gap: 1m", "wake_gap: 1m, new_problems: 2")
+    world = make_world(text, start=NIGHT, scripts={"nightly-backup": in_turn(FAILED), "ops": ops})
+    world.run_until("2026-03-02 04:00")
+    assert [line[6:11] for line in sent(world) if "cron/nightly-backup failed" in line] == [released]
+
+
 def test_a_problem_that_came_with_the_wake_of_a_job_is_over_like_others_once_the_job_works_again(make_world: MakeWorld) -> None:
     """It is not about the job. While the job fails, only an answer to its wakes can leave the problem out."""
     answers = by_wake("[disk:/var] 92 % full")
