@@ -146,6 +146,7 @@ def test_a_shared_value_is_refused_with_its_line(config: Path, capsys: pytest.Ca
         ("server.tokens={ui: {value: short, may: [read]}}", "this token"),
         ("agents.web={runner: {kind: http, url: 'http://x', headers: {X-Name: ü}}}", "a header can contain only ASCII"),
         ("executor={kind: procrastinate, dsn: localhost}", "this is not the address of a PostgreSQL database"),
+        ('executor={kind: procrastinate, dsn: "postgresql://u:p[x@h/d"}', "this is not the address of a PostgreSQL database"),
     ],
 )
 def test_a_value_that_the_daemon_would_reject_is_not_written(

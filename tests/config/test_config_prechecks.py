@@ -68,6 +68,7 @@ def test_a_source_has_a_title_without_secrets(tmp_path: Path, precheck: str, tit
             '{imap: h, user: a, password: "${NO}"}',
             [".password: NO is not set; export it before heartbeatd starts, or write it into the env_file"],
         ),
+        ("{http: 'http://[::1/x'}", [".http: this is not the address of a server; write http:// or https:// with a host"]),
         ("{http: x}", [".http: this is not the address of a server; write http:// or https:// with a host"]),
         (
             '{http: "https://a", json: a..b}',

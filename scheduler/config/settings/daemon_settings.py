@@ -147,10 +147,13 @@ def build_remote_queue(part: models.Executor, node: ConfigNode) -> RemoteQueue |
     if dsn is None:
         return None
     if not isinstance(dsn, UncheckedSecret):
-        if not is_server(dsn.reveal()):
+        try:
+            if not is_server(dsn.reveal()):
+                raise ValueError
+            if host := clear_text_host(dsn.reveal()):
+                node.add_warning(clear_text_warning(host), "dsn")
+        except ValueError:  # or a [ in the password that is not percent-encoded
             node.add_error("this is not the address of a PostgreSQL database; write postgresql://USER@HOST/DATABASE", "dsn")
-        elif host := clear_text_host(dsn.reveal()):
-            node.add_warning(clear_text_warning(host), "dsn")
     return RemoteQueue(dsn, part.queue, part.lease)
 
 

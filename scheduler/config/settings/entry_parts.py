@@ -270,7 +270,10 @@ _SHOWN_NEWS = ("user", "folder", "json_path", "branch", "ahead", "path")  # anot
 
 def _title(kind: str, written: str) -> str:
     """What names the source in texts: of a URL only the host, because the rest may be secret."""
-    host = urlsplit(written).hostname if "://" in written else None
+    try:
+        host = urlsplit(written).hostname if "://" in written else None
+    except ValueError:  # a wrong address, such as http://[::1, has an error of its own
+        host = None
     if kind == "disk":
         return f"{written}%"
     if kind in ("imap", "files"):
