@@ -11,7 +11,7 @@ from test_story_explain import explained_entry, fact_of
 from world import QUIET, Delayed, MakeWorld, World, utc
 
 from heartbeat.findings import Severity
-from heartbeatd.verbs import Ack, CloseProblem, Drop, Retry
+from heartbeatd.verbs import Ack, CloseProblem, Drop, NoteActivity, Retry
 from scheduler.engine import notices
 from scheduler.engine.effects import VerbRequest
 from scheduler.engine.problems import after_finding
@@ -20,6 +20,7 @@ from scheduler.insight.entry_day import explain_day
 from scheduler.insight.explanation import explain_now
 from scheduler.insight.status_data import read_status
 from scheduler.model.message import DeliveryResult
+from scheduler.model.outcome import Kind
 from scheduler.model.problem import PROVIDER, Finding, Subject
 from scheduler.model.settings import Target
 from scheduler.store import problems
@@ -226,6 +227,16 @@ def test_a_held_message_follows_a_change_of_the_hours(make_world: MakeWorld, del
         world.downtime()
     world.run_until("2026-03-03 12:00")
     assert [f"{at:%H:%M}" for at, _, text in world.delivered if "disk" in text][:1] == [comes]
+
+
+def test_the_hours_of_last_hold_messages_to_the_last_conversation(make_world: MakeWorld) -> None:
+    chat = 'channels:\n  chat: {kind: webhook, url: "http://127.0.0.1:9/{target}", allow_private: true}\n'
+    agents = config('{to: last, hours: "07:00-22:00"}').partition("cron:")[0]
+    world = make_world(agents.replace("channels:\n", chat), start="2026-03-02 22:30")
+    world.request(VerbRequest(NoteActivity(channel="chat", target="4711"), (Kind.HEARTBEAT, "ops")))
+    at_night(world, h23="one")
+    world.run_until("2026-03-03 07:30")
+    assert sent(world) == ["03 07:00 one"]
 
 
 def test_two_recipients_may_share_their_hours(make_world: MakeWorld) -> None:
