@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -326,6 +327,13 @@ def test_a_heartbeat_outside_an_agent_is_an_unknown_key_whatever_its_value(tmp_p
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"none\.yaml: cannot be read: No such file or directory"):
         load_config(tmp_path / "none.yaml", {})
+
+
+def test_a_folder_whose_name_is_not_utf_8_is_an_error_and_no_crash_at_the_start(tmp_path: Path) -> None:
+    (folder := tmp_path / os.fsdecode(b"B\xfcro")).mkdir()
+    (folder / "config.yaml").write_text(RIGHT, "utf-8")
+    with pytest.raises(ConfigError, match=r"a name in the path of this file is not UTF-8; rename it"):
+        load_config(folder / "config.yaml", ENVIRON)
 
 
 def test_every_prefix_of_a_file_is_loaded_or_rejected(tmp_path: Path) -> None:
