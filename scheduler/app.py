@@ -250,6 +250,7 @@ class Daemon:
             return 0
         self._watch.start()
         self._run_ticks(lambda: self._is_over(until), until)
+        self.reloader.stop()  # otherwise the next two lines wait 30 s for a reload that waits for a tick
         self._watch.stop()
         self._server.stop()
         if self._standby.must_yield:

@@ -8,7 +8,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as NoAnswer
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -45,6 +45,7 @@ NOT_IN_FORCE_ADVICE = (
     " file and to run `heartbeatd reload`, then try again"
 )
 ANSWER_TIMEOUT = 30.0  # seconds
+STOPPING = "the daemon is stopping; it applies the config when it starts again"
 NOTHING_CHANGED = "nothing changed"
 MAX_LINES = 40  # lines in the log and in an answer; the database has the rest
 MIN_ENTRIES_TO_DOUBT = 4  # with fewer entries, a file that removes more than half of them is not doubted
@@ -143,6 +144,9 @@ class Reloader:
         self._inbox = inbox
         self._clock = clock
         self._one_at_a_time = threading.Lock()
+        self._submitting = threading.Lock()
+        self._answer: Future[object] | None = None  # of the engine to the last plan
+        self._is_stopped = False
         self._last_rejection: tuple[str | None, str] | None = None  # the last rejected file (its hash), and its errors
         self.reload_state = ReloadState(successful=True, succeeded_at=clock())
 
@@ -197,6 +201,13 @@ class Reloader:
             hash_of_bytes(after), changed_lines(old, new, mask_text), reloaded, tuple(loaded.warnings), plan.stored_config
         )
 
+    def stop(self) -> None:
+        """Apply nothing more. A reload in progress ends: the engine's thread, which calls this, will wait for it."""
+        with self._submitting:
+            self._is_stopped = True
+            if self._answer is not None:
+                self._answer.cancel()
+
     def _check_in_force(self, content: bytes) -> None:
         """Raise Refused if the file would change anything as it is."""
         try:
@@ -227,9 +238,15 @@ class Reloader:
 
     def _adopt_plan(self, plan: Plan, event: ConfigEvent, loaded: LoadedConfig, reloaded: Reloaded) -> None:
         """Let the engine adopt the plan. Raises Refused if the engine cannot do it now. It then does it later."""
-        answer, by = self._inbox.submit(partial(adopt_plan, plan=plan, event=event)), event.by
+        by = event.by
+        with self._submitting:
+            if self._is_stopped:
+                raise Refused(NO_ANSWER, STOPPING)
+            answer = self._answer = self._inbox.submit(partial(adopt_plan, plan=plan, event=event))
         try:
             answer.result(ANSWER_TIMEOUT)
+        except CancelledError:
+            raise Refused(NO_ANSWER, STOPPING) from None
         except NoAnswer as error:
             late = Refused(NO_ANSWER, "the database cannot be written now; the new config is applied once it can be")
             self.report_rejection(late, by)
@@ -238,6 +255,8 @@ class Reloader:
         self._report_success(loaded, reloaded, by)
 
     def _report_late_answer(self, loaded: LoadedConfig, reloaded: Reloaded, by: str, answer: Future[object]) -> None:
+        if answer.cancelled():
+            return
         error = answer.exception()
         if isinstance(error, Refused):
             self.report_rejection(error, by)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
+import time
+from collections.abc import Callable
 from concurrent.futures import Future
 from datetime import timedelta
 from pathlib import Path
+from threading import Timer
 from typing import Any
 
 import pytest
@@ -15,7 +18,7 @@ from world import MakeWorld, World, utc
 
 from scheduler.config.file.diagnostics import ConfigError
 from scheduler.config.settings.load import load_config
-from scheduler.engine.config_reload import Reloader, plan_for_start
+from scheduler.engine.config_reload import ANSWER_TIMEOUT, Reloader, plan_for_start
 from scheduler.engine.tick_items import Refused, Request
 from scheduler.insight import status_data
 from scheduler.insight.reload_history import changes_of_entry, config_changes_between
@@ -273,7 +276,7 @@ class LockedInbox:
                 answer.set_exception(refusal)
 
 
-def late_reloader(world: World, inbox: LockedInbox) -> Reloader:
+def late_reloader(world: World, inbox: LockedInbox | StoppedEngine) -> Reloader:
     return Reloader(
         lambda content=None: load_config(world.config, world.environ, content=content),
         load_config(world.config, world.environ),
@@ -310,6 +313,33 @@ def test_a_config_that_is_applied_late_is_not_reported_as_rejected(make_world: M
     assert reloader.reload_state.successful
     assert world.engine.plan.settings.heartbeats["ops"].interval == timedelta(hours=1)
     assert status_data.read_status(world.store.connection, world.clock.now).problems == []
+
+
+class StoppedEngine:
+    """An inbox that is not read any more. `stop` is called at the first request."""
+
+    def __init__(self) -> None:
+        self.stop: Callable[[], None] = lambda: None
+        self.requests: list[Request] = []
+
+    def submit(self, request: Request) -> Future[Any]:
+        self.requests.append(request)
+        answer = Future[Any]()
+        Timer(0, self.stop).start()
+        return answer
+
+
+def test_a_reload_does_not_wait_for_a_daemon_that_stops(make_world: MakeWorld, caplog: pytest.LogCaptureFixture) -> None:
+    world, engine = make_world(GOOD), StoppedEngine()
+    reloader = late_reloader(world, engine)
+    engine.stop = reloader.stop
+    world.config.write_text(GOOD.replace("30m", "1h"), "utf-8")
+    began = time.monotonic()
+    for _ in range(2):
+        with pytest.raises(Refused, match="the daemon is stopping; it applies the config when it starts again"):
+            reloader.reload(by="file watch")
+    assert time.monotonic() - began < ANSWER_TIMEOUT / 2
+    assert (len(engine.requests), reloader.reload_state.successful, caplog.text) == (1, True, "")
 
 
 @pytest.mark.extras
