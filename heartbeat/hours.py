@@ -436,7 +436,7 @@ class HoursAndDays:
         one, other = next(by_hours, None), next(by_days, None)
         while one and other:
             opens, closes = max(one[0], other[0]), min(one[1], other[1])
-            if opens < closes and opens <= until and closes > after:
+            if opens < closes:
                 yield opens, closes
             if one[1] < other[1]:
                 one = next(by_hours, None)
