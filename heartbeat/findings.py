@@ -558,6 +558,7 @@ def _is_key(label: str) -> bool:
     words = [word.casefold() for word in _WORD.findall(label)]
     return (
         sum(map(len, words)) > 1
+        and any(map(str.isalpha, label))
         and label[0] not in "!^"
         and len(label.split()) <= 4
         and not all(word in _NO_KEYS or _FIGURE.fullmatch(word) for word in words)

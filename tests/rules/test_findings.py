@@ -442,6 +442,7 @@ ORDINARY_LINES = """\
 [1a2b3c4] fix
 [1A2B3C4] fix
 [b] x
+[¹²] x
 [<stdin>] x
 [] x
 [[disk]] x
