@@ -220,9 +220,9 @@ def _has_text(path: Path, text: str) -> bool:
 
 
 def _quote_for_systemd(program: str) -> str:
-    """A path as systemd reads it in ExecStart (systemd.service(5), command lines): in quotation marks if it has a blank."""
+    """A path as systemd reads it in ExecStart (systemd.service(5), command lines), quoted if it has a blank or an apostrophe."""
     escaped = _escape_for_systemd(program).replace("$", "$$")
-    return f'"{escaped}"' if " " in program else escaped
+    return f'"{escaped}"' if " " in program or "'" in program else escaped
 
 
 def _escape_for_systemd(text: str) -> str:

@@ -133,7 +133,8 @@ def test_the_warning_about_home_folders_has_the_command_of_the_documentation() -
     )
 
 
-def test_a_path_with_a_blank_is_quoted_for_systemd() -> None:
+def test_a_path_with_a_blank_or_an_apostrophe_is_quoted_for_systemd() -> None:
+    assert shipped_files._quote_for_systemd("/home/o'brien/run") == '"/home/o\'brien/run"'
     assert shipped_files._quote_for_systemd("/srv/my apps/100%/run") == '"/srv/my apps/100%%/run"'
     assert shipped_files._quote_for_systemd("/usr/bin/run") == "/usr/bin/run"
 
