@@ -313,7 +313,7 @@ JUST_PASSED = timedelta(minutes=10)  # a time of day so short ago is not that of
 # `You've hit your session limit · resets 7:10pm (America/Los_Angeles)`, `Claude AI usage limit reached|1762952400`, `You've hit
 # your usage limit. ... try again in 5 days 22 hours 11 minutes.`, `Your quota will reset after 1h49m8s.`
 _REACHED = re.compile(
-    r"you['’]ve (?:hit|reached) your (?:\w+ )?limit|(?:usage|session|weekly) limit (?:has been )?reached"
+    r"you['’]ve (?:hit|reached) your (?:[\w'’]+ ){0,3}limit|(?:usage|session|weekly|5-hour) limit (?:has been )?reached"
     r"|out of extra usage|usage_limit_reached|exhausted your (?:daily )?(?:capacity|quota)|TerminalQuotaError",
     re.IGNORECASE,
 )

@@ -99,6 +99,8 @@ def test_the_metrics_count_the_problem_of_an_account_until_it_works_again(make_w
         ("You've hit your limit · resets 9:55am", "2026-03-02 08:30"),
         ("Claude AI usage limit reached|1772460000", "2026-03-02 14:00"),
         ("Claude usage limit reached. Your limit will reset at 3pm (America/Santiago).", "2026-03-02 18:00"),
+        ("5-hour limit reached ∙ resets 9pm", "2026-03-02 19:00"),
+        ("You've hit your org's monthly usage limit", "2026-03-02 08:30"),
         ("You're out of extra usage · resets 1pm (America/Los_Angeles)", "2026-03-02 21:00"),
         ("You've hit your usage limit. Upgrade to Pro or try again in 5 days 22 hours 11 minutes.", "2026-03-08 06:11"),
         ("ERROR: You've hit your usage limit. Upgrade to Pro or try again at 3:52 PM.", "2026-03-02 13:52"),
