@@ -36,7 +36,7 @@ OWN_KEYS = frozenset((OVERFLOW.key, FLOOD.key))
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 HOURS_OF_DAY = 3  # times as many new problems as in an hour are sent in a day
 MIN_UNCONFIRMED, SHARE_UNCONFIRMED = 2, 5  # so many problems of a day, or this part of the limit of an hour: too many
-FLOOD_TEXT = "{} new problems within a day. {} are sent only if {}, until {}. All: heartbeatd problems {}"
+FLOOD_TEXT = "{} new problems within {}. {} are sent only if {}, until {}. All: heartbeatd problems {}"
 MIN_NAME_PART = 3  # characters of a part of a job's name by which a finding may refer to the job
 
 
@@ -268,7 +268,9 @@ class _Tracker:
                 until = f"fewer than {too_many_unconfirmed} in a day are like that"
             if not self.has_too_many:
                 more += " without evidence"
-            text = FLOOD_TEXT.format(number + len(opened), more, worth, until, self.claim.entry.name)
+            is_hour = in_hour >= most and not self.is_unreliable
+            count, span = (in_hour, "an hour") if is_hour else (number, "a day")
+            text = FLOOD_TEXT.format(count + len(opened), span, more, worth, until, self.claim.entry.name)
             self._open(replace(FLOOD, text=text), Subject())
             return True
         return False

@@ -254,8 +254,10 @@ def test_two_problems_in_place_of_two_others_are_called_what_they_are(make_world
     }  # fmt: skip
 
 
-@loop_over(("limit", "number"), [(3, 3), (10, 30)])  # in an hour, and in a day
-def test_more_new_problems_than_the_limit_are_one_message(make_world: MakeWorld, tmp_path: Path, limit: int, number: int) -> None:
+@loop_over(("limit", "number", "span"), [(3, 3, "an hour"), (10, 30, "a day")])
+def test_more_new_problems_than_the_limit_are_one_message(
+    make_world: MakeWorld, tmp_path: Path, limit: int, number: int, span: str
+) -> None:
     names = (f"k{first}{second}" for first in ascii_lowercase for second in ascii_lowercase)
     config = CONFIG.format(more="").replace("{kind: anthropic, provider: p}", "{kind: command, argv: [agent]}")
     config = f"limits: {{new_problems: {limit}}}\n" + config.replace("    model: m\n", "")
@@ -274,7 +276,7 @@ def test_more_new_problems_than_the_limit_are_one_message(make_world: MakeWorld,
     world.run(minutes=15 * calm_after)
     opened = [line for line in sent(world) if "] over" not in line]
     assert [line.partition("]")[0] for line in opened[:3]] == ["[kaa", "[kac", "[kae"]
-    assert opened[number].startswith(f"[heartbeatd:new-problems] {number + 1} new problems within a day.")
+    assert opened[number].startswith(f"[heartbeatd:new-problems] {number + 1} new problems within {span}.")
     assert [line.partition(" ")[2] for line in opened[number + 1 :]] == ["CRITICAL: worse kdb"]
     world.run(hours=2)
     assert [each.key for each in problems.open_reports_of(world.store.connection, "ops")] == []
