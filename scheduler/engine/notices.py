@@ -199,15 +199,20 @@ def target_or_substitute(tick: Tick, target: Target) -> Target:
     """A target that was notified before; a substitute if its channel is dead or no longer declared."""
     is_declared = target.channel in (LOG_CHANNEL, *tick.plan.settings.channels)
     is_alive = is_declared and target not in problems.failing_targets(tick.tx.db)
-    return target if is_alive else substitute_target(tick)
+    return target if is_alive else substitute_target(tick, (target.channel,))
 
 
 def substitute_target(tick: Tick, wished: Sequence[str] = (), refusing: str = "") -> Target:
-    """A channel that is not known to be dead, nor `refusing`: one of `wished`, else any declared one, else the log."""
+    """A channel that is not known to be dead, nor `refusing`: one of `wished`, else any declared one, else the log.
+
+    Before the log, a dead one that has refused nothing since the start of the daemon or the last reload: a person may have
+    repaired it, and without another message nobody would ever know.
+    """
     declared = tick.plan.settings.channels
+    usable = [each for each in (*wished, *declared) if each in declared and each != LOG_CHANNEL and declared[each].is_usable]
     dead = problems.failing_targets(tick.tx.db) | {Target(refusing)}
-    usable = (name for name in (*wished, *declared) if name in declared and Target(name) not in dead and declared[name].is_usable)
-    return Target(next((name for name in usable if name != LOG_CHANNEL), LOG_CHANNEL))
+    refused = tick.refusing | {Target(refusing)}
+    return next((Target(name) for out in (dead, refused) for name in usable if Target(name) not in out), Target(LOG_CHANNEL))
 
 
 def resolve_targets(tick: Tick, deliver: tuple[str, ...], agent: str | None) -> tuple[Target, ...]:

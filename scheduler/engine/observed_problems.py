@@ -220,6 +220,7 @@ def _record_delivery(tick: Tick, outbox_id: int) -> None:
 
 def _record_refusal(tick: Tick, message: OutboxMessage, error: str, given_up: Set[int], *, is_lost: bool) -> None:
     lost = Target(message.channel, message.recipient)
+    tick.refusing.add(lost)
     was = problems.find_problem(tick.tx.db, Subject.of_target(lost))
     found = Finding(UNDELIVERED, Severity.CRITICAL, error or "it takes no messages", UNDELIVERED, UNDELIVERED)
     now = problems.save_problem(tick.tx, after_finding(was, Subject.of_target(lost), found, tick.now))

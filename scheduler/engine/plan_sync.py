@@ -29,6 +29,7 @@ def adopt_plan(tick: Tick, plan: Plan, event: ConfigEvent | None = None) -> None
     """Apply a new, valid plan, and make the entry rows agree with it. `event` is the record of the reload."""
     before = tick.plan
     tick.adopt_plan(plan)
+    tick.refusing.clear()
     sync_entries(tick, before.entries)
     budget_reservations.record_budgets(tick.tx, plan.settings)
     boots.record_config(tick.tx)

@@ -47,6 +47,7 @@ from scheduler.model.entry import Claim
 from scheduler.model.events import Event
 from scheduler.model.message import DeliveryResult
 from scheduler.model.outcome import WOKEN, AttemptResult, Kind, Outcome
+from scheduler.model.settings import Target
 from scheduler.store import agent_memory, boots, entries, outbox, runs, wakes
 from scheduler.store.database import CommitUnknown, DatabaseFull, DatabaseUnavailable, Store
 from scheduler.store.transaction import Transaction, UnitOfWork
@@ -149,6 +150,7 @@ class Engine:
         self._maintenance = MaintenanceState()
         self._grown_histories = GrownHistories()
         self._parts = TickParts(self.health.internal_errors)
+        self._refusing = set[Target]()
         self.failed_writes: FailedWrites | None = None  # since the last tick that was committed, maybe by a former leader
         self._lost_commits: LostCommits | None = None
         self.last_write_at: datetime | None = None  # the time of the last tick that has written something
@@ -402,7 +404,7 @@ class Engine:
         tx, places = Transaction(db, now, self._instance, self.plan.settings.hash), self._places
         return Tick(
             tx, self.plan, self._clock.awake_since, self._chance, places.full_since, places.describe, self._lost_commits,
-            self._parts,
+            self._parts, self._refusing,
         )  # fmt: skip
 
     def add_new_entries(self, reading: ClockReading, is_over: Callable[[], bool], *, at_once: bool = False) -> bool:

@@ -15,7 +15,7 @@ from typing import TypeVar
 from scheduler.model.daemon_health import TickPart
 from scheduler.model.expected_error import ExpectedError
 from scheduler.model.outcome import AttemptResult, Failure, Kind, Outcome
-from scheduler.model.settings import Limits
+from scheduler.model.settings import Limits, Target
 from scheduler.store import entries, outbox, runs, wakes
 from scheduler.store.outbox import OutboxMessage
 from scheduler.store.transaction import Transaction
@@ -42,7 +42,8 @@ class Tick:
 
     `awake_since` is when this process started, or when the machine last resumed from suspend. `no_capacity_since`: since then
     `limits.concurrency` runs have been in progress (None: another one may start); `no_capacity_why` names them. `chance` spreads
-    retries. `lost_commits`: which runs may have been carried out already (None: none). `parts` are those of all ticks.
+    retries. `lost_commits`: which runs may have been carried out already (None: none). `parts` are those of all ticks. `refusing`
+    are the targets that have refused a message since the start of the daemon and the last reload.
     `cancelled` are the ids of the runs to end after the commit, and `waiting` says which runs wait for a person from now on or no
     longer. `broken` says where unexpected exceptions happened in this one.
     `now` does not advance.
@@ -56,6 +57,7 @@ class Tick:
     no_capacity_why: Callable[[], str | None] = lambda: None
     lost_commits: LostCommits | None = None
     parts: TickParts = field(default_factory=lambda: TickParts())
+    refusing: set[Target] = field(default_factory=set)
     cancelled: list[int] = field(default_factory=list)
     waiting: dict[int, bool] = field(default_factory=dict)
     broken: list[str] = field(default_factory=list)

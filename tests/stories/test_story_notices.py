@@ -412,6 +412,24 @@ def test_a_channel_that_refuses_messages_is_reported_on_another_one_until_it_tak
     assert sent == [LOST, ("hook", "ALERT: number 5"), ("other", "over     channel hook undelivered: after 2h   p1"), again]
 
 
+@pytest.mark.parametrize("repair", ["restart", "reload"])
+def test_a_channel_that_refused_messages_is_tried_again_after_a_restart_or_a_reload(make_world: MakeWorld, repair: str) -> None:
+    hook = HOOKS.replace(HOOKS.splitlines(keepends=True)[-1], "")
+    world = make_world(hook + agent(deliver="hook", retries="0"))
+    answers, sent = {"hook": REFUSED}, list[Any]()
+    world.send = channels_answering(answers, sent)
+    fail_until(world, "2026-03-02 09:45", lambda count: "no")
+    assert [(channel, state) for _, channel, state in notices(world) if channel == "hook"] == [("hook", "dead")]
+    del answers["hook"]
+    if repair == "restart":
+        world.stop()
+        world.boot()
+    else:
+        world.reload(hook.replace("/x", "/y") + agent(deliver="hook", retries="0"))
+    fail_until(world, "2026-03-02 10:45", lambda count: "no")
+    assert [text.partition(": ")[0] for channel, text in sent if channel == "hook"] == ["warning  ops failed"]
+
+
 def test_a_channel_that_refuses_the_same_message_again_is_reported_again_and_then_once_for_all_messages(
     make_world: MakeWorld,
 ) -> None:

@@ -190,6 +190,7 @@ class Messages(RuleBasedStateMachine):
 
     @rule()
     def the_daemon_crashes(self) -> None:
+        self.rules.restart()
         self.world.downtime(seconds=30)
         self._check()
 

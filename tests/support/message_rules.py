@@ -98,6 +98,7 @@ class Rules:
     muted_until: dict[str, timedelta] = field(default_factory=dict)  # by the clock
     clock_changes: list[tuple[timedelta, timedelta]] = field(default_factory=list)  # when, and by how much
     delivered_at: dict[str, timedelta] = field(default_factory=dict)  # the last message that a channel took
+    refusing: set[str] = field(default_factory=set)  # the channels that refused one since the last start or reload
 
     # --- events ---------------------------------------------------------------------------------------------------------
 
@@ -183,6 +184,7 @@ class Rules:
         """
         subject = f"channel {channel}"
         self._see(subject, "undelivered", CRITICAL)
+        self.refusing.add(channel)
         self.deliver[subject] = [recipient := self._substitute(channel)]
         last = self.problems[subject, "undelivered"].sent.get(recipient)
         return {} if last is not None and last.message in given_up else self._due(subject, ["undelivered"])
@@ -203,7 +205,11 @@ class Rules:
         lost = {who for who, sent in problem.sent.items() if sent.is_end and sent.message in given_up}
         return {place: chance for place, chance in self._due(subject, ["undelivered"]).items() if place.recipient not in lost}
 
+    def restart(self) -> None:
+        self.refusing.clear()
+
     def reload(self, subject: str, recipients: list[str], remind: timedelta) -> None:
+        self.refusing.clear()
         self.deliver[subject], self.remind = recipients, remind
         for (of, _), problem in self.problems.items():
             for recipient, sent in problem.sent.items():
@@ -399,8 +405,10 @@ class Rules:
         return problem is not None and problem.is_open
 
     def _substitute(self, channel: str) -> str:
-        """Another channel that takes messages, or else the log."""
-        return next((each for each in self.channels if each != channel and not self.is_failing(each)), LOG)
+        """Another channel that takes messages, or else one that a person may have repaired before the start, or else the log."""
+        usable = (channel, *self.channels)
+        working = (each for each in usable if each != channel and not self.is_failing(each))
+        return next(working, None) or next((each for each in usable if each not in self.refusing), LOG)
 
     def _recipients(self, subject: str, key: str) -> list[str]:
         """What an agent says goes to its channels. What the daemon says goes to those of them that work, or to another one."""
