@@ -160,9 +160,13 @@ class Reloader:
             try:
                 return self._reload(by=by, dry=dry, doubt=doubt)
             except (ConfigError, Refused) as error:
-                if not dry and not _is_late(error):
-                    self.report_rejection(error, by)
-                raise
+                refusal: ConfigError | Refused = error
+            except Exception as error:  # noqa: BLE001 (a defect in a check must not end the thread that watches the file)
+                log_event(logging.ERROR, "reload_broken", error=error)
+                refusal = Refused("broken", "the daemon failed to load the config; see its log")
+            if not dry and not _is_late(refusal):
+                self.report_rejection(refusal, by)
+            raise refusal
 
     def edit(
         self,

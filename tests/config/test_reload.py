@@ -286,6 +286,23 @@ def late_reloader(world: World, inbox: LockedInbox | StoppedEngine) -> Reloader:
     )
 
 
+def test_a_file_whose_check_fails_unexpectedly_is_rejected_and_the_next_one_is_applied(make_world: MakeWorld) -> None:
+    world = make_world(GOOD)
+
+    def load(content: bytes | None = None) -> Any:
+        loaded = load_config(world.config, world.environ, content=content)
+        assert "2h" not in world.config.read_text("utf-8")  # such as a defect that one value shows
+        return loaded
+
+    reloader = Reloader(load, load(), lambda: world.engine.plan, Inbox(world), lambda: world.clock.now)  # type: ignore[arg-type]
+    world.config.write_text(GOOD.replace("30m", "2h"), "utf-8")
+    with pytest.raises(Refused, match="the daemon failed to load the config; see its log"):
+        reloader.reload(by="file watch", doubt=True)
+    assert not reloader.reload_state.successful
+    world.config.write_text(GOOD.replace("30m", "1h"), "utf-8")
+    assert reloader.reload(by="file watch", doubt=True).lines == ["agent/ops: heartbeat.interval 30m -> 1h"]
+
+
 def test_a_config_that_is_refused_late_is_not_reported_as_applied(make_world: MakeWorld) -> None:
     world = make_world(GOOD)
     inbox = LockedInbox(world)
