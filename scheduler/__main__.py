@@ -29,6 +29,7 @@ MEMORY_ERROR_WORDS = (
 
 def main() -> int:
     """Run the command line of this process, and return its exit code."""
+    _open_missing_streams()
     stray = find_stray_package()
     if stray:
         print(f"heartbeatd: {stray}", file=sys.stderr)  # noqa: T201 (no other module of heartbeatd can be trusted to exist)
@@ -48,6 +49,13 @@ def main() -> int:
         # buffered, and the process ends here.
         os.write(2, f"heartbeatd: {message}\n".encode())
         os._exit(1)
+
+
+def _open_missing_streams() -> None:
+    """Open /dev/null for each standard stream that the caller has closed. Otherwise another file would get its number."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115 (it stays open)
 
 
 def find_stray_package(locate: Callable[[str], Path | None] | None = None) -> str | None:

@@ -30,6 +30,14 @@ def python(*arguments: str, cwd: Path = HOME) -> subprocess.CompletedProcess[str
     return subprocess.run([sys.executable, *arguments], cwd=cwd, capture_output=True, text=True, timeout=PATIENCE, check=False)
 
 
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_the_daemon_runs_with_closed_standard_streams(tmp_path: Path, closed: str) -> None:
+    write(tmp_path, f'state: {tmp_path}/h.db\nserver: {{listen: "127.0.0.1:0"}}\n{SMALL}')
+    command = f"{shlex.quote(sys.executable)} -m scheduler -c {tmp_path}/config.yaml run --for 1s {closed}"
+    ended = subprocess.run(["sh", "-c", command], cwd=HOME, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert (ended.returncode, "Error" in ended.stderr) == (0, False), ended.stderr
+
+
 def test_help_lists_the_commands_in_sections(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
     shown = capsys.readouterr().out
