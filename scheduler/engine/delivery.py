@@ -112,8 +112,8 @@ def _hours_begin_at(tick: Tick, message: HeldMessage) -> datetime | None:
     """When the hours of its recipient begin, which is now if they have begun. None: it is sent at any time.
 
     A message about a provider or the daemon goes to the recipients of many entries. It is held if all that have this recipient
-    have hours, until the first of them begin. The message with what was held is sent, one that a person wants at this time, and a
-    question, because a run waits for its answer.
+    have hours, until the first of them begin. Only those that use the provider count, if any. The message with what was held is
+    sent, one that a person wants at this time, and a question, because a run waits for its answer.
     """
     notice = message.notice or ""
     if notice.startswith((HELD, questions.NOTICE)) or outbox.REPEATS.match(notice):
@@ -124,7 +124,9 @@ def _hours_begin_at(tick: Tick, message: HeldMessage) -> datetime | None:
     if entry is not None:
         chosen = [entry.spec.deliver_hours if message.notice is None else entry.spec.problems_hours]
     else:
-        chosen = [hours for each in tick.plan.entries.values() for hours in _hours_of_recipient(each, message.target)]
+        entries = tick.plan.entries.values()
+        using = [each for each in entries if each.enabled and message.title in map(str, each.circuits)]
+        chosen = _hours_of_recipient(using, message.target) or _hours_of_recipient(entries, message.target)
     declared = [[hours for hours in some if _is_for(hours.channel, message.target)] for some in chosen]
     if not declared or not all(declared):
         return None
@@ -134,11 +136,11 @@ def _hours_begin_at(tick: Tick, message: HeldMessage) -> datetime | None:
     return min((at for each in found if (at := first_open(each.hours, tick.now)) is not None), default=None)
 
 
-def _hours_of_recipient(entry: Entry, target: Target) -> Iterator[Sequence[DeliverHours]]:
+def _hours_of_recipient(entries: Iterable[Entry], target: Target) -> list[Sequence[DeliverHours]]:
     """The hours in `deliver` and in `problems.deliver`, of each of them that names this recipient."""
-    for names, hours in ((entry.deliver, entry.spec.deliver_hours), (entry.problems_deliver, entry.spec.problems_hours)):
-        if any(_is_for(name, target) for name in names):
-            yield hours
+    declared = ((each.deliver, each.spec.deliver_hours) for each in entries)
+    of_problems = ((each.problems_deliver, each.spec.problems_hours) for each in entries)
+    return [hours for names, hours in (*declared, *of_problems) if any(_is_for(name, target) for name in names)]
 
 
 def _is_for(name: str, target: Target) -> bool:

@@ -80,11 +80,12 @@ def test_the_notification_of_a_problem_has_status_error_affected_agents_and_advi
 def test_the_message_about_a_provider_does_not_wait_because_of_the_agent_that_failed_first(
     make_world: MakeWorld, tmp_path: Path
 ) -> None:
-    """Another agent with the same recipient has messages at any time. Only if all have hours, it waits."""
+    """Another agent of the provider has messages at any time. If all have hours, it waits, whoever else has this recipient."""
     night = 'deliver: {to: hook, hours: "07:00-22:00"}, problems: {after: 1}'
+    job = "cron: {look: {schedule: '0 12 * * *', command: look, deliver: hook}}\n"
     for number, (web, arrives) in enumerate((("problems: {after: 1}", "03-02 23:00"), (night, "03-03 07:00"))):
         with Models(lambda request: BUSY) as server:
-            yaml = fleet(server.url, "ops", "web", ops=night, web=f"stagger: 10m, {web}")
+            yaml = fleet(server.url, "ops", "web", "off", ops=night, web=f"stagger: 10m, {web}", off="enabled: false") + job
             (folder := tmp_path / str(number)).mkdir()
             world = make_world(yaml, folder, environ={"KEY": KEY}, start="2026-03-02 23:00")
             world.run(hours=9)

@@ -621,14 +621,29 @@ class Reference:
             self.dead.add(place)
 
     def check_hours(self, key: Key, channel: str, text: str) -> None:
-        """A message of an agent or a job is sent that did not wait for the hours of its recipient."""
-        entry = self.entries.get(key)
-        if entry is None or entry.hours is None or channel != entry.deliver[0]:
+        """A message of an agent or a job is sent that did not wait for the hours of its recipient.
+
+        One about a provider waits for the first hours of those that use it, if all of them with this recipient have hours.
+        """
+        about = re.match(r"\S+ +(?:account|provider (?P<provider>\w+)(?:, model (?P<model>\w+))?) ", text)
+        concerned = [entry for each, entry in self.entries.items() if about or each == key]
+        having = [each for each in concerned if channel in each.deliver]
+        if about:
+            having = [each for each in having if self._uses(each, about["provider"], about["model"])] or having
+        if not having or any(each.hours is None or channel != each.deliver[0] for each in having):
             return
-        if not entry.holds_critical and re.search("critical|^over ", text, re.IGNORECASE | re.MULTILINE):
+        is_critical = re.search("critical|^over ", text, re.IGNORECASE | re.MULTILINE)
+        if is_critical and not all(each.holds_critical for each in having):
             return
-        if not self._is_within(entry.hours, entry):
-            raise Broken("quiet hours", f"{channel} gets a message of {key} outside of {entry.hours} in {entry.zone}: {text!r}")
+        if not any(self._is_within(each.hours, each) for each in having):
+            hours = [(each.hours, each.zone) for each in having]
+            raise Broken("quiet hours", f"{channel} gets a message of {key} outside of {hours}: {text!r}")
+
+    @staticmethod
+    def _uses(entry: Entry, provider: str | None, model: str | None) -> bool:
+        """Whether an entry calls this provider or model; None: the account of the programs."""
+        calls = provider in (entry.provider, entry.fallback) if provider else entry.max_runs > 0
+        return entry.is_enabled and calls and model in (None, entry.model)
 
     def may_be_sent_again(self, channel: str, key: str) -> None:
         """The daemon cannot know whether the message arrived, or a user has asked for it."""
