@@ -89,7 +89,7 @@ def test_logs_lists_problems_of_the_daemon_of_channels_and_of_providers(world: W
     assert any(text.startswith("daemon  problem opened config: config.yaml:9:1") for text in texts)
     assert any(text.startswith("config  config rejected by file watch: config.yaml:9:1") for text in texts)
     assert any(line[21:].startswith("config  config rejected by file watch") for line in call("logs", "tick", "-n", "100"))
-    assert any(text.startswith("daemon  message delivered to log (message ") for text in texts)
+    assert any(text.startswith("daemon  message delivered to hook (message ") for text in texts)
     kinds = {json.loads(line)["kind"] for line in call("logs", "-n", "100", "--format", "json")}
     assert kinds == {"heartbeat", "cron", "provider", "channel", "daemon", None}
 
