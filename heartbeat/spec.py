@@ -197,7 +197,7 @@ Runner = CommandRunner | ModelRunner | HttpRunner | PythonRunner
 
 
 def may_be_asked_again(runner: Runner) -> bool:
-    """Whether a run may call this again about an incomplete answer.
+    """Whether a run may call this runner again after an incomplete answer.
 
     A program that is no model would give the same answer, and tools that change something would change it twice.
     """

@@ -40,7 +40,7 @@ class Secret:
 
 
 class UncheckedSecret(Secret):
-    """A secret whose value is not looked up, or may be another one on the machine that uses it, so that it is not checked."""
+    """A secret that is not checked: its value was not looked up, or a worker's machine may have another value."""
 
     __slots__ = ()
 

@@ -307,7 +307,7 @@ def _event_time(event: Event) -> datetime | None:
 
 UNKNOWN_TIME = timedelta(minutes=30)  # when a program is tried again that does not say until when its usage limit lasts
 LONGEST_LIMIT = timedelta(days=32)  # a later time is not believed
-JUST_PASSED = timedelta(minutes=10)  # a time of day so short ago is not that of tomorrow
+JUST_PASSED = timedelta(minutes=10)  # a time of day that has passed so recently means today, not tomorrow
 
 # The texts are those that Claude Code, Codex and Gemini CLI print, as people quote them in the issues of these projects:
 # `You've hit your session limit · resets 7:10pm (America/Los_Angeles)`, `Claude AI usage limit reached|1762952400`, `You've hit

@@ -108,7 +108,7 @@ def _account_shortage(tick: Tick, entry: Entry, account: str, run_id: int) -> Sh
 
 
 def record_first_account(tx: Transaction, claim: Claim) -> None:
-    """Record the account of the program that an attempt calls first. Those of its fallbacks are only known from its result."""
+    """Record the account of the program that an attempt calls first. Those of fallbacks are known from its result."""
     programs = claim.entry.programs
     unavailable = claim.facts.unavailable or (None,) * len(programs)
     first = next(program for program, why in zip(programs, unavailable, strict=True) if why is None)

@@ -111,9 +111,9 @@ def _hold_if_closed(tick: Tick, message: HeldMessage) -> bool:
 def _hours_begin_at(tick: Tick, message: HeldMessage) -> datetime | None:
     """When the hours of its recipient begin, which is now if they have begun. None: it is sent at any time.
 
-    A message about a provider or the daemon goes to the recipients of many entries. It is held if all that have this recipient
-    have hours, until the first of them begin. Only those that use the provider count, if any. The message with what was held is
-    sent, one that a person wants at this time, and a question, because a run waits for its answer.
+    A message about a provider or the daemon goes to the recipients of many entries. It is held while the hours of all entries
+    with this recipient are closed. For a provider, only the entries that use it count, if there are any. Some messages are never
+    held: one that joins held messages, one that a person wants at this time, and a question, because a run waits for its answer.
     """
     notice = message.notice or ""
     if notice.startswith((HELD, questions.NOTICE)) or outbox.REPEATS.match(notice):
@@ -192,7 +192,7 @@ def _lines_still_due(tick: Tick, message: HeldMessage) -> Iterator[str]:
 
 
 def open_problems_in(db: sqlite3.Connection, message: HeldMessage) -> list[Problem]:
-    """The open problems that a message is about, also those of which later ones have said more."""
+    """The open problems that a message is about, also those about which a later message has said more."""
     last = problems.problems_in_message(db, message.first_sent_id)
     named = [each for line in message.text.splitlines() if (each := _problem_of_line(db, line)) and each.over_at is None]
     # An agent's own words may name problems of others.

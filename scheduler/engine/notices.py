@@ -206,7 +206,7 @@ def substitute_target(tick: Tick, wished: Sequence[str] = (), refusing: str = ""
     """A channel that is not known to be dead, nor `refusing`: one of `wished`, else any declared one, else the log.
 
     Before the log, a dead one that has refused nothing since the start of the daemon or the last reload: a person may have
-    repaired it, and without another message nobody would ever know.
+    repaired it, and only another message shows that.
     """
     declared = tick.plan.settings.channels
     usable = [each for each in (*wished, *declared) if each in declared and each != LOG_CHANNEL and declared[each].is_usable]

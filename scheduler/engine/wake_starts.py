@@ -192,7 +192,7 @@ def _start_time(tick: Tick, entry_row: EntryRow, entry: Entry, wake: Wake) -> St
 
 
 def _after_flood(tick: Tick, entry_row: EntryRow, then: datetime) -> datetime:
-    """`then`, or the later time from which on `wake_flood` allows the wakes of programs another run."""
+    """`then`, or the later time from which `wake_flood` lets wakes by programs start another run."""
     flood, key = tick.limits.wake_flood, (entry_row.kind, entry_row.name)
     began = runs.nth_last_program_start(tick.tx.db, *key, (tick.now - flood.within, tick.now), flood.count)
     return then if began is None else max(then, began + flood.within)

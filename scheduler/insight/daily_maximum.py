@@ -114,7 +114,7 @@ def _entry_maximum(settings: Settings, entry: _PromptedEntry) -> EntryMaximum:
     most_runs = [entry.runs]
     if own and own.runs_per_day:
         most_runs.append(own.runs_per_day)
-    if shared and shared.runs_per_day:  # a day of another zone may overlap two days of the budget of all
+    if shared and shared.runs_per_day:  # a day in another zone overlaps two days of the shared budget
         most_runs.append(shared.runs_per_day * (1 if entry.zone.key == settings.zone.key else 2))
     runs = min(most_runs)
     tries = runs * entry.attempts

@@ -256,7 +256,9 @@ class HttpClient:
             old, self._pool = self._pool, _ConnectionPool(network, self._resolver)
             if old is not None:
                 old.close_when_unused()
-                proxies.set_proxies_for_libraries(network)  # else the environment would still name the proxy of the former ones
+                proxies.set_proxies_for_libraries(
+                    network
+                )  # else the environment would still name the proxy of the former settings
         return self._pool
 
 

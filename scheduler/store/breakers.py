@@ -83,7 +83,7 @@ def admit_run(tx: Transaction, planned: PlannedEntries, entry: Entry, run_id: in
 def blocking_breaker(tx: Transaction, planned: PlannedEntries, entry: Entry, full: Sequence[bool] = ()) -> Breaker | None:
     """The first breaker that would block a run of this entry now; None if none would. Unlike `admit_run` this changes nothing.
 
-    What is `full` is not called, as there.
+    `full` is as in `admit_run`.
     """
     refusing = _refusing_breakers(tx, planned, entry)
     is_blocked = all(found or is_full for found, is_full in zip_longest(refusing, full, fillvalue=None))

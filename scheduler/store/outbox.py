@@ -832,7 +832,7 @@ def list_messages(db: sqlite3.Connection) -> Iterator[QueuedMessage]:
 
 
 def movable_messages(db: sqlite3.Connection) -> list[int]:
-    """The messages that a user may resend or drop, the oldest first. One with several in it stands for all of them."""
+    """The messages that a user may resend or drop, the oldest first. A common message stands for all texts in it."""
     query = "select id from outbox where state in (select value from json_each(?)) and merged_into is null order by id"
     return [row["id"] for row in db.execute(query, (json.dumps(sorted(MOVABLE)),))]
 

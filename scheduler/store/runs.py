@@ -453,9 +453,9 @@ def record_accounts(tx: Transaction, run_id: int, accounts: Set[str]) -> None:
 
 
 def starts_with_account(tx: Transaction, account: str, within: timedelta) -> list[tuple[int, datetime]]:
-    """The runs that have called programs with this account and began in this time before now, each with its start.
+    """The runs that have called programs with this account and began `within` before now, each with its start.
 
-    Skips do not count. Later runs are from before the clock was set back.
+    Skips do not count, nor runs that begin after now: the clock was set back since.
     """
     query = (
         "select id, started_at from run where accounts is not null and started_at > ? and started_at <= ?"

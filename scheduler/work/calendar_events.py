@@ -94,7 +94,10 @@ def _starts(event: Any, begin: datetime, end: datetime, zone: ZoneInfo) -> Itera
 
 
 def _planned(event: Any, zone: ZoneInfo) -> datetime:
-    """When a changed event of a series was to begin. In UTC: Python takes a time of an hour that clocks repeat for no other."""
+    """When a changed event of a series was to begin.
+
+    In UTC, as Python finds a time of the repeated hour unequal to the same time in another zone.
+    """
     return _aware(event["recurrence-id"].dt, zone).astimezone(UTC)
 
 

@@ -110,7 +110,7 @@ def _add_errors(
             at = _key_position(node, known, at)
         path = marked_yaml.dotted_path([*steps, *known])
         lacked = missing[found["loc"][:-1]] if found["type"] == "extra_forbidden" and model != "Defaults" else []
-        required = lacked.pop(0) if lacked else ""  # of two wrong keys, each has its own
+        required = lacked.pop(0) if lacked else ""  # each wrong key is paired with one missing key
         diagnostics.add_error(at, path, _explain_error(found, model, required), missing=str(known[-1]) if is_missing else "")
 
 

@@ -45,7 +45,7 @@ def list_effective_values(path: Path, environ: Mapping[str, str], key: Key) -> l
 @dataclass(frozen=True, slots=True)
 class _Listing:
     """`homes` are the paths of values under `defaults`, by their position. `entries` are the agent or job as it was built, and
-    `others` the values of keys for which these have no field. `origins` are where the values of keys come from that are not set.
+    `others` the values of keys for which these have no field. `origins` say where the values of keys that are not set come from.
     """
 
     file: str

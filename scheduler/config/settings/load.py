@@ -246,7 +246,7 @@ def _with_env_file(
 
 
 def _warn_unlimited(kind: Kind, names: Sequence[str], context: ConfigContext, *, by_name: bool) -> None:
-    """Warn about the entries that have no budget. With `by_name`, others do not accept such a budget in `defaults`."""
+    """Warn about the entries that have no budget. `by_name`: name each, as others reject a budget in `defaults`."""
     section, noun, part = ("agents", "agent", "heartbeat") if kind is Kind.HEARTBEAT else ("cron", "job", "cron")
     lacking = "calls a model and has no budget" if len(names) == 1 else "call a model and have no budget"
     line = "budget: {usd_per_day: 1.00}"

@@ -72,8 +72,8 @@ class ButtonPoller:
         """Pass on the presses that have arrived, and ask for more. Returns the seconds until the next call; None: no limit."""
         if channels is not self._channels:
             self._adopt_channels(channels)
-        # Read before the results, so that a request that ends in between is not sent again before its result is read. It also has
-        # those of a bot that a reload has removed, and another one has declared again.
+        # Read before the results, so that a request that ends in between is not sent again before its result is read. It also
+        # lists requests of a bot that one reload has removed and a later one has declared again.
         asked = {call.bot for call in self._executor.inflight().values() if call.press is None}
         for number, done in self._executor.results():
             self._executor.ack([number])
