@@ -220,14 +220,13 @@ def test_a_program_that_ignores_term_is_killed_with_its_whole_group(pipe: Pipe, 
 def test_a_grandchild_that_ignores_term_is_killed_even_if_the_leader_has_ended_and_the_pipes_are_closed(
     pipe: Pipe, running: list[Background]
 ) -> None:
-    deaf = "(trap '' TERM; echo ready >note; exec sleep 300) >/dev/null 2>&1 </dev/null & echo $!; exec sleep 300"
+    deaf = "(trap '' TERM; exec sh -c 'echo $$ >note; exec sleep 300') >/dev/null 2>&1 </dev/null & exec sleep 300"
     one = Background(pipe, "sh", "-c", deaf)
     running.append(one)
-    pipe.read_word()
+    grandchild = int(pipe.read_word())
     one.end("cancelled")
-    ended = one.result()
-    assert ended.exit_code == -signal.SIGTERM
-    wait_for_end(int(ended.output))
+    assert one.result().exit_code == -signal.SIGTERM
+    wait_for_end(grandchild)
 
 
 def test_the_rest_of_the_group_gets_its_time_to_end_after_the_leader_has_ended(
