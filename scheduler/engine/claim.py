@@ -116,7 +116,7 @@ def _claim_next_attempt(tick: Tick, entry: Entry, entry_row: EntryRow, run: Open
         return None
     if again.has_not_begun:
         before = wakes.wakes_taken_by(tx.db, again.id)
-        wake_starts.record_superseded(tick, entry_row, before, wakes.take_waiting_wakes(tx, *entry.key, again.id, None))
+        wake_starts.record_superseded(tick, entry_row, before, wakes.take_newer_wakes(tx, *entry.key, again.id))
     taken = wakes.wakes_taken_by(tx.db, again.id)
     claim = _make_claim(tick, entry, entry_row, again, taken, is_first=again.has_not_begun)
     _report_start(tx, claim, None)

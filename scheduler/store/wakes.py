@@ -286,6 +286,17 @@ def take_waiting_wakes(tx: Transaction, kind: Kind, name: str, run_id: int, firs
     return tuple(sorted((_wake_from_row(row) for row in rows), key=lambda wake: wake.id))
 
 
+def take_newer_wakes(tx: Transaction, kind: Kind, name: str, run_id: int) -> tuple[Wake, ...]:
+    """Assign the wakes to a run that came while it waited to begin. Those of one sender merge, also with those that the run has.
+
+    Returns the new ones.
+    """
+    for wake in reversed(wakes_taken_by(tx.db, run_id)):
+        if _join_newer(tx, wake, None, wake.earlier_runs):
+            tx.db.execute("update wake set run_id = null where id = ?", (wake.id,))  # the run shows only the newer one
+    return take_waiting_wakes(tx, kind, name, run_id, None)
+
+
 def wakes_taken_by(db: sqlite3.Connection, run_id: int) -> tuple[Wake, ...]:
     """The wakes that are assigned to a run and not yet ended."""
     rows = db.execute("select * from wake where run_id = ? and state = 'taken' order by id", (run_id,)).fetchall()
@@ -333,7 +344,7 @@ def return_wakes(tx: Transaction, run_id: int, again_at: datetime | None = None,
     """
     taken = wakes_taken_by(tx.db, run_id)
     for wake in reversed(taken):
-        if not _join_newer(tx, wake, again_at):
+        if not _join_newer(tx, wake, again_at, wake.earlier_runs + 1):
             tx.db.execute(
                 "update wake set state = 'waiting', tries = tries + 1, started = 0, due_at = ?,"
                 " waits_for = coalesce(?, waits_for) where id = ?",
@@ -342,7 +353,7 @@ def return_wakes(tx: Transaction, run_id: int, again_at: datetime | None = None,
         _report_result(tx, wake, WakeResult.DEFERRED, final=False)
 
 
-def _join_newer(tx: Transaction, wake: Wake, again_at: datetime | None) -> bool:
+def _join_newer(tx: Transaction, wake: Wake, again_at: datetime | None, earlier_runs: int) -> bool:
     """Merge a wake of a run into a newer one of the same sender, if there is one that waits.
 
     The sender may have sent the newer one during the run, or while the run waited for its lock or a retry. Of programs
@@ -353,7 +364,7 @@ def _join_newer(tx: Transaction, wake: Wake, again_at: datetime | None) -> bool:
         return False
     keeps_both = not wake.by_program and wake.text not in ("", newer.text)
     text = clip_wake_text(f"{wake.text}\n\n{newer.text}") if keeps_both else newer.text
-    more = {"text": text, "more": wake.count, "tries": wake.earlier_runs + 1, "again_at": to_optional_millis(again_at)}
+    more = {"text": text, "more": wake.count, "tries": earlier_runs, "again_at": to_optional_millis(again_at)}
     tx.db.execute(JOIN_NEWER, _columns(wake) | more)
     tx.db.execute("update wake set state = 'ended', updated_at = ? where id = ?", (to_millis(tx.now), wake.id))
     _report_result(tx, wake, WakeResult.JOINED)

@@ -1036,6 +1036,23 @@ def test_three_wakes_of_one_sender_that_a_run_waiting_for_its_lane_has_taken_are
     assert "second" in call.stdin
 
 
+def test_a_run_that_waits_for_its_lock_shows_only_the_latest_wake_of_a_sender(make_world: MakeWorld) -> None:
+    world = make_world(agent(interval="none", timeout="3h"))
+    world.request(VerbRequest(HoldLock(id="chat", for_=timedelta(minutes=40)), (Kind.HEARTBEAT, "ops")))
+    for number in range(4):
+        world.wake("ops", f"message {number}", sender="monitor")
+        world.wake("ops", "look", sender=f"sender{number}")
+        world.run(minutes=9)
+    world.run(minutes=9)
+    (call,) = world.calls
+    assert "By api monitor, 4 times, the last one:" in call.stdin
+    assert [number for number in range(5) if f"message {number}" in call.stdin] == [3]
+    assert all(f"By api sender{number}:" in call.stdin for number in range(4))
+    shown = wakes.wakes_of_run(world.store.connection, 1)
+    assert [(wake.sender, wake.count) for wake in shown if wake.sender == "monitor"] == [("monitor", 4)]
+    assert [(wake.sender, wake.count) for wake in shown if wake.sender != "monitor"] == [(f"sender{each}", 1) for each in range(4)]
+
+
 def test_rejected_wakes_of_an_hour_share_a_record_and_those_of_each_job_have_their_own(make_world: MakeWorld) -> None:
     jobs = "".join(f"  {name}: {{every: 30m, command: x, wake_heartbeat: ops}}\n" for name in ("first", "second"))
     world = make_world(agent(interval="1d", enabled="false") + "cron:\n" + jobs)

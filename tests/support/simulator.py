@@ -59,6 +59,7 @@ from scheduler.model.timestamps import from_millis, from_optional_millis
 from scheduler.model.wake import RejectedBecause
 from scheduler.store.database import DatabaseFull
 from scheduler.store.transaction import UnitOfWork
+from scheduler.store.wakes import wakes_of_run
 from scheduler.web import queries  # noqa: F401 (lets `perform` answer questions)
 from scheduler.web.api_request import ApiRequest, Caller
 from scheduler.web.app_state import AppState
@@ -521,7 +522,10 @@ class Player:
         self.reference.now = self.world.clock.now
         self.reference.check_start(key, claim.run.id, f"{claim.run.trigger} {claim.run.slot}", running)
         self.reference.check_precheck(key, self.look, is_woken=bool(claim.facts.wakes))
-        marks = sorted(set(MARK.findall(prompt)))
+        shown = prompt
+        if f"`heartbeatd show {claim.run.id}` shows them in full" in prompt:  # there was no room for all texts
+            shown += "\n".join(wake.text for wake in wakes_of_run(self.world.store.connection, claim.run.id))
+        marks = sorted(set(MARK.findall(shown)))
         self.reference.check_marks(key, marks)
         ended = self.world.store.connection.execute(ENDED, key).fetchall()
         self.reference.check_pause(key, claim.run.id, [(row[0], bool(row[1])) for row in ended if row[0] != claim.run.id])
