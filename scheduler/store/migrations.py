@@ -8,12 +8,9 @@ run_history.py, and heartbeatd/answers.py.
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
-
-from scheduler.store.transaction import is_file
 
 Change = Callable[[Any], None]
 
@@ -32,14 +29,10 @@ class Migrations:
         self.name = name
         self.all: list[Migration] = []
 
-    def __call__(self, *, name: str | None = None) -> Callable[[Change], Change]:
-        """Decorate a function as the next migration, with its own name unless another one is given."""
-
-        def add(change: Change) -> Change:
-            self.all.append(Migration(name or change.__name__, change))
-            return change
-
-        return add
+    def __call__(self, change: Change) -> Change:
+        """Decorate a function as the next migration, with its name."""
+        self.all.append(Migration(change.__name__, change))
+        return change
 
     def applied(self, connection: sqlite3.Connection) -> list[str]:
         """The names of the migrations that this database has, also of unknown ones."""
@@ -81,9 +74,9 @@ class Migrations:
 migrations = Migrations("heartbeatd")
 
 
-@migrations()
-def m040_source_state(db: Any) -> None:
-    """All tables, as the version of 29 November 2026 has them. Its name is that of the last migration of that version."""
+@migrations
+def m046_budgets_are_recorded_once(db: Any) -> None:
+    """All tables, as the version of 30 November 2026 has them. Its name is that of the last migration of that version."""
     for statement in FIRST_SCHEMA.split(";\n"):
         db.conn.execute(statement)
 
@@ -112,12 +105,10 @@ create table entry (
   failures_for_pause integer not null default 0,    -- of these, those that no provider has caused
   quiet integer not null default 0,
   alerting integer not null default 0,
-  troubles integer not null default 0,
   precheck text,                    -- digest of what the precheck last printed
   queue integer,                    -- what waits for the agent, as a gateway last reported
   approvals integer,                -- what waits for its user
   active_at integer,                -- when the gateway did
-  conditions integer not null default 0,
   unconfirmed text,
   unconfirmed_answers integer not null default 0,
   looked_at integer,
@@ -347,6 +338,7 @@ create table problem (
   senders text not null default '[]',
   jobs text not null default '[]',
   aliases text not null default '[]',
+  events text not null default '[]', -- at its source that it is about, as JSON
   acked_at integer,
   acked_severity text,
   acked_by text not null default '',
@@ -357,6 +349,8 @@ create index problem_of_cause on problem (cause_id) where cause_id is not null;
 
 create index problem_of_job on problem (name)
   where part = 'reported' and over_at is null and (jobs <> '[]' or senders <> '[]');
+
+create index problem_not_over on problem (kind, name, part) where over_at is null;
 
 create table problem_notice (
   problem_id integer not null,
@@ -370,6 +364,8 @@ create table problem_notice (
   severity_before text,             -- the highest of earlier messages about this opening that were not given up; null: none
   primary key (problem_id, channel, whom)
 ) strict, without rowid;
+
+create index problem_notice_not_over on problem_notice (problem_id) where kind <> 'over';
 
 create table target (
   id integer primary key,           -- the largest is the last
@@ -401,10 +397,6 @@ create table spend (
   tokens integer not null,
   runs integer not null,
   ends_at integer not null,         -- when the day is over
-  usd_per_day real,                 -- the budget as it last stood
-  tokens_per_day integer,
-  runs_per_day integer,
-  usd_per_month real,
   primary key (day, kind, name)
 ) strict, without rowid;
 
@@ -550,68 +542,7 @@ create index rejected_wake_at on rejected_wake (at)
 """
 
 
-@migrations()
-def m041_mutes_of_earlier_versions(db: Any) -> None:
-    """A mute until something changes names what agents report `problems`."""
-    db.conn.execute(
-        """update entry set mute = replace(mute, '"known": {"conditions":', '"known": {"problems":')"""
-        """ where mute like '%"known": {"conditions":%'"""
-    )
-
-
-@migrations()
-def m042_problems_are_counted_where_they_are(db: Any) -> None:
-    """The row of an entry counted its problems, which the table of problems says too."""
-    db.conn.execute("alter table entry drop column troubles")
-    db.conn.execute("alter table entry drop column conditions")
-    db.conn.execute("create index problem_not_over on problem (kind, name, part) where over_at is null")
-    db.conn.execute("create index problem_notice_not_over on problem_notice (problem_id) where kind <> 'over'")
-
-
-@migrations()
-def m043_prompts_are_measured_in_tokens(db: Any) -> None:
-    """The sizes of the parts of prompts were characters. Three of them are a token, which is too few for other than ASCII."""
-    _count_tokens(db, "select id, prompt_parts from run where prompt_parts is not null")
-
-
-def _count_tokens(db: Any, runs: str) -> None:
-    sizes = {
-        run: json.dumps({name: -(-size // 3) for name, size in json.loads(parts).items()})
-        for run, parts in db.conn.execute(runs).fetchall()
-    }
-    # One statement: a server needs minutes for as many as there are runs.
-    change = "update run set prompt_parts = sizes.value from json_each(?) as sizes where run.id = cast(sizes.key as bigint)"
-    db.conn.execute(change, (json.dumps(sizes),))
-
-
-@migrations()
-def m044_prompts_on_servers_are_measured_in_tokens(db: Any) -> None:
-    """The versions of 29 and 30 November noted m043 on a server, and changed no row. Only those before it have characters."""
-    if is_file(db.conn):
-        return
-    _count_tokens(
-        db,
-        "select id, prompt_parts from run, _migration as done, _migration as created where prompt_parts is not null"
-        " and done.name = 'm043_prompts_are_measured_in_tokens' and created.name = 'm040_source_state'"
-        " and done.applied_at > created.applied_at and done.applied_at < now()"  # in another transaction than this
-        " and started_at < extract(epoch from done.applied_at) * 1000",
-    )
-
-
-@migrations()
-def m045_problems_of_events(db: Any) -> None:
-    """A problem keeps which event at a source it is about."""
-    db.conn.execute("alter table problem add column events text not null default '[]'")
-
-
-@migrations()
-def m046_budgets_are_recorded_once(db: Any) -> None:
-    """Each day repeated the limits of its budget, which the table of budgets has too."""
-    for column in ("usd_per_day", "tokens_per_day", "runs_per_day", "usd_per_month"):
-        db.conn.execute(f"alter table spend drop column {column}")
-
-
-@migrations()
+@migrations
 def m047_runs_of_accounts(db: Any) -> None:
     """A run keeps the accounts of the programs that it has called, because the runs of an account have a limit."""
     db.conn.execute("alter table run add column accounts text")  # as JSON; null: none

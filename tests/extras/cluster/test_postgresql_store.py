@@ -107,7 +107,7 @@ def test_the_conditions_of_partial_indexes_are_kept(store: Store) -> None:
 def test_a_server_of_an_earlier_version_gets_the_missing_migrations(postgres: PostgresServer) -> None:
     steps = Migrations("heartbeatd")
 
-    @steps()
+    @steps
     def m001_first(db: Any) -> None:
         db.conn.execute("create table entry (id integer primary key, name text not null, seen integer) strict")
         db.conn.execute("create index entry_name on entry (name)")
@@ -117,7 +117,7 @@ def test_a_server_of_an_earlier_version_gets_the_missing_migrations(postgres: Po
         postgresql_schema.apply_schema(db, "heartbeatd", "here", steps)
         db.execute("insert into entry (name, seen) values ('ops', 5)")
 
-        @steps()
+        @steps
         def m002_later(db: Any) -> None:
             db.execute("alter table entry add column failures integer not null default 3")
             db.conn.execute("create table note (name text primary key, at integer not null) strict, without rowid")
@@ -133,18 +133,18 @@ def test_a_server_of_an_earlier_version_gets_the_missing_migrations(postgres: Po
         assert ("entry", True, ("name", "failures"), True) in indexes_of_server(db)
         with pytest.raises(StoreError, match=r"newer heartbeatd \(schema m002_later, this version supports m001_first\)"):
             older = Migrations("heartbeatd")
-            older(name="m001_first")(m001_first)
+            older(m001_first)
             postgresql_schema.apply_schema(db, "heartbeatd", "here", older)
 
 
 def test_a_migration_may_take_longer_than_other_statements(postgres: PostgresServer) -> None:
     steps = Migrations("heartbeatd")
 
-    @steps()
+    @steps
     def m001_slow(db: Any) -> None:
         db.conn.execute("create table entry (id integer primary key) strict")
 
-    @steps()
+    @steps
     def m002_slow(db: Any) -> None:
         numbers = "with recursive numbers (x) as (select 1 union all select x + 1 from numbers where x < 1000000)"
         db.conn.execute(f"insert into entry (id) {numbers} select count(*) from numbers")
@@ -170,53 +170,6 @@ def test_every_migration_from_now_on_also_works_on_a_server(postgres: PostgresSe
         postgresql_schema.apply_schema(db, "heartbeatd", "here", migrations)
         assert columns_of_server(db) == columns_of_file(file)
         assert indexes_of_server(db) == indexes_of_file(file)
-
-
-def make_earlier_server(address: str, before: str) -> None:
-    """Create the tables as they were before this migration, with a run whose prompt has 13 characters or tokens."""
-    steps = Migrations("heartbeatd")
-    steps.all = [each for each in migrations.all if each.name < before]
-    with closing(ServerConnection(address, WRITER_SETTINGS)) as server:
-        db: Any = server
-        postgresql_schema.apply_schema(db, "heartbeatd", "here", steps)
-        insert_run(db, 1)
-
-
-def insert_run(db: Any, slot: int) -> None:
-    db.execute(
-        "insert into run (kind, name, slot, trigger, state, started_at, prompt_parts)"
-        " values ('heartbeat', 'ops', ?, 'interval', 'closed', ?, '{\"checklist\": 13}')",
-        (slot, slot),
-    )
-
-
-def upgraded_sizes(address: str) -> list[str]:
-    with closing(open_for_writing(address)) as store:
-        return [parts for (parts,) in store.connection.execute("select prompt_parts from run order by slot")]
-
-
-def test_the_rows_of_a_server_are_upgraded_too(postgres: PostgresServer) -> None:
-    """Before m043, sizes of prompts were characters."""
-    address = postgres.database()
-    make_earlier_server(address, "m043")
-    for _ in range(2):
-        assert upgraded_sizes(address) == ['{"checklist": 5}']
-
-
-def test_an_upgrade_of_a_server_that_changed_no_row_is_made_up_for(postgres: PostgresServer) -> None:
-    address = postgres.database()
-    make_earlier_server(address, "m043")
-    with closing(ServerConnection(address, WRITER_SETTINGS)) as server:
-        server.execute("insert into _migration (name) values ('m043_prompts_are_measured_in_tokens')")
-        insert_run(server, 2**60)  # later
-    for _ in range(2):
-        assert upgraded_sizes(address) == ['{"checklist": 5}', '{"checklist": 13}']
-
-
-def test_tokens_that_were_copied_to_a_new_server_are_kept(postgres: PostgresServer) -> None:
-    address = postgres.database()
-    make_earlier_server(address, "m044")
-    assert upgraded_sizes(address) == ['{"checklist": 13}']
 
 
 def test_a_schema_of_another_program_is_refused(postgres: PostgresServer) -> None:
