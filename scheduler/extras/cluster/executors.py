@@ -314,23 +314,20 @@ class RemoteExecutor:
 
     async def _send_cancellations(self) -> None:
         with self._lock:
-            ends = dict(self._cancellations)
+            reasons = dict(self._cancellations)
             sent = {remote.key for remote in self._tasks.values() if remote.is_sent}
-        for why in set(ends.values()):
-            keys = [key for key, each in ends.items() if each == why]
+        for why in set(reasons.values()):
+            keys = [key for key, each in reasons.items() if each == why]
             # If a confirmed task is absent, the database was emptied. A worker may be executing it, so it gets no result.
             absent = [key for key in keys if key not in sent]
-            again = await self._queue.withdraw(keys, why, self._unbegun_ends(why), absent)
+            unbegun = self._codec.write_done(_never_fetched(None, why, None))
+            ends = UnbegunEnds(self._links.instance, unbegun, self._lost(MAY_HAVE_BEGUN))
+            again = await self._queue.withdraw(keys, why, ends, absent)
             with self._lock:
                 for key in keys:
                     if self._cancellations.get(key) == why and key not in again:
                         del self._cancellations[key]
             self._to_receive.set()
-
-    def _unbegun_ends(self, why: EndReason) -> UnbegunEnds:
-        write = self._codec.write_done
-        lost = Interrupted(MAY_HAVE_BEGUN, was_stopped=False)
-        return UnbegunEnds(self._links.instance, write(_never_fetched(None, why, None)), write(Done(None, None, lost)))
 
     async def _receive(self) -> None:
         with self._lock:
@@ -350,13 +347,13 @@ class RemoteExecutor:
             self._to_receive.set()  # there may be more
 
     async def _reap(self) -> None:
-        for key in await self._queue.reap(self._owners, self._lease, self._lost_payload):
+        for key in await self._queue.reap(self._owners, self._lease, lambda worker: self._lost(f"{worker} was lost")):
             log_event(logging.WARNING, "worker_lost", attempt=key)
         self._to_receive.set()
 
-    def _lost_payload(self, worker: str) -> str:
-        name = worker or "its worker"
-        return self._codec.write_done(Done(None, None, Interrupted(f"{name} was lost", was_stopped=False)))
+    def _lost(self, why: str) -> str:
+        """The result of an attempt that may have begun."""
+        return self._codec.write_done(Done(None, None, Interrupted(why, was_stopped=False)))
 
     async def _find_leftovers(
         self, keys: Sequence[str], past_instances: Collection[str], found: Future[dict[str, Claim]]

@@ -477,7 +477,7 @@ class JobQueue:
             stalled = await self._manager.get_stalled_jobs(seconds_since_heartbeat=lease)
         workers = {job.id: job.worker_id for job in stalled if f"{job.queue}/".startswith(f"{self._cluster}/")}
         rows = await self._all(FIND_LOST, job_ids=list(workers), owners=list(owners), lease=lease) if workers else []
-        lost = [(FetchedJob(row["id"], row["key"], workers[row["id"]]), result(row["worker"] or "")) for row in rows]
+        lost = [(FetchedJob(row["id"], row["key"], workers[row["id"]]), result(row["worker"] or "its worker")) for row in rows]
         return sorted(await self.finish(lost)) if lost else []
 
     async def find_workers(self, lease: float) -> list[WorkerState]:

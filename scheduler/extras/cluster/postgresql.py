@@ -200,7 +200,10 @@ class ServerConnection:
             self._trace(statement)
         try:
             cursor = self._raw.cursor()
-            cursor.execute(text, [values[name] for name in names] if names else values or None, prepare=_may_prepare(text))  # type: ignore[call-overload]
+            given = [values[name] for name in names] if names else values or None  # type: ignore[call-overload]
+            # Statements without rows are sent as they are; the others are prepared by the driver when they repeat.
+            may_repeat = text.startswith(("select", "insert", "update", "delete", "\n", "with"))
+            cursor.execute(text, given, prepare=None if may_repeat else False)
         except psycopg.Error as error:
             raise self._translate_error(error) from error
         if (cursor.statusmessage or "").startswith(("INSERT", "UPDATE", "DELETE")):
@@ -310,11 +313,6 @@ def read_server_identity(connection: ServerConnection) -> str | None:
     return "/".join(parts) or None
 
 
-def _may_prepare(text: str) -> bool | None:
-    """Statements without rows are sent as they are; the others are prepared by the driver when they repeat."""
-    return None if text.startswith(("select", "insert", "update", "delete", "\n", "with")) else False
-
-
 @lru_cache(maxsize=2048)
 def _translate(statement: str) -> tuple[str, tuple[str, ...]]:
     """The statement with the placeholders of PostgreSQL, and the names of its parameters in their order (none for `?`)."""
@@ -388,7 +386,10 @@ class ServerStore(Store):
                 _check_server(self.url, connection)
                 apply_schema(cast("sqlite3.Connection", connection), schema_of(self.url), describe_server(self.url))
         except ServerError as error:
-            raise _startup_error(self.url, error) from error
+            # A problem that a person must correct is a StoreError.
+            if error.is_passing and not error.sqlstate.startswith(("28", "3D", "42")) and not MISTAKE.search(str(error)):
+                raise DatabaseUnavailable(str(error)) from error
+            raise StoreError(f"cannot use {describe_server(self.url)}: {error}") from error
         self._use(connection, read_server_identity(connection))
         self._is_ready = True
 
@@ -527,10 +528,3 @@ def _check_server(url: str, connection: ServerConnection) -> None:
         raise StoreError(f"{describe_server(url)} has the encoding {row['encoding']}; create the database with encoding UTF8")
     if row["standby"]:
         raise DatabaseUnavailable(f"{describe_server(url)} is a read-only standby")
-
-
-def _startup_error(url: str, error: ServerError) -> Exception:
-    """The error for a server that cannot be used at the start. A problem that a person must correct is a StoreError."""
-    if error.is_passing and not error.sqlstate.startswith(("28", "3D", "42")) and not MISTAKE.search(str(error)):
-        return DatabaseUnavailable(str(error))
-    return StoreError(f"cannot use {describe_server(url)}: {error}")

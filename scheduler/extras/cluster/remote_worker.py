@@ -334,13 +334,10 @@ class RemoteWorker:
     def _jobs_of(self, worker_id: int) -> list[int]:
         return [each.job.job_id for each in self._attempts.values() if each.job.worker_id == worker_id]
 
-    def _find_in_progress(self, key: str) -> _Attempt | None:
-        """The attempt with this key that this worker executes, and has not begun to end."""
-        return next((each for each in self._attempts.values() if each.job.key == key and not each.is_ending), None)
-
     def _accept(self, fetched: FetchedJob, asked_at: float) -> None:
         """Begin a fetched task. The deadline is measured from before the request, so it is rather too early than too late."""
-        if fetched.key is not None and (known := self._find_in_progress(fetched.key)) is not None:
+        in_progress = (each for each in self._attempts.values() if each.job.key == fetched.key and not each.is_ending)
+        if fetched.key is not None and (known := next(in_progress, None)) is not None:
             known.job = fetched  # a failover of the server has lost the commit of its first fetch
             return
         attempt = _Attempt(next(self._numbers), fetched, asked_at + fetched.seconds_left)
@@ -365,10 +362,6 @@ class RemoteWorker:
             return NotTaken(TOO_LATE)
         return None
 
-    def _read_task(self, fetched: FetchedJob) -> Claim:
-        task = self._codec.read_task(fetched.payload)
-        return task if fetched.held_by is None else self._codec.block_task(task, f"{fetched.held_by} has locked it")
-
     async def _begin_when_permitted(self, attempt: _Attempt, fetched: FetchedJob) -> None:
         """Begin a task as soon as the config of this machine permits it. Refuse it if that does not happen soon."""
         last_look = min(attempt.ends_at, self._clock() + CONFIG_PATIENCE)
@@ -377,7 +370,10 @@ class RemoteWorker:
             try:
                 if was_refused:
                     self._reload()
-                self._local.submit(attempt.number, _Job(self._read_task(fetched), attempt.ends_at))
+                task = self._codec.read_task(fetched.payload)
+                if fetched.held_by is not None:
+                    task = self._codec.block_task(task, f"{fetched.held_by} has locked it")
+                self._local.submit(attempt.number, _Job(task, attempt.ends_at))
                 return
             except Exception as problem:  # noqa: BLE001 (the job would stay in progress)
                 may_change = isinstance(problem, AttemptRefused) and problem.may_change
@@ -460,7 +456,8 @@ class RemoteWorker:
         if attempt.interrupted is not None and not is_success:
             done = Done(done.task, None, attempt.interrupted)
         if not counted:
-            self.counts.ended[_word_for(done)] += 1
+            word = "interrupted" if isinstance(done.exception, Interrupted) else "ok" if done.exception is None else "error"
+            self.counts.ended[word] += 1
         try:
             attempt.result = self._codec.write_done(done)
         except (LookupError, TypeError, ValueError) as error:  # it has something that JSON has not
@@ -508,9 +505,3 @@ class RemoteWorker:
 
 def _end_reason(why: str) -> EndReason:
     return "timeout" if why == "timeout" else "shutdown" if why == "shutdown" else "cancelled"
-
-
-def _word_for(done: Done[Any, Any]) -> str:
-    if isinstance(done.exception, Interrupted):
-        return "interrupted"
-    return "error" if done.exception is not None else "ok"

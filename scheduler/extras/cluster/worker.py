@@ -110,12 +110,80 @@ def run_worker(
         raise InputError(f"--listen: {listen!r} is not an address; write 127.0.0.1:7858 or [::1]:7858")
     log.set_up_log(sys.stderr, form=form, level=getattr(logging, level.upper()))
     config = WorkerConfig(path, os.environ)
-    remote = _remote_queue(config.settings)
-    log.set_log_zone(config.settings.zone)
-    make_state_folder(config.settings.state.parent)
-    limit = concurrency or config.settings.limits.concurrency
+    settings, remote, clock = config.settings, _remote_queue(config.settings), BootClock()
+    name, queues = name or f"{settings.host}-{os.getpid()}", queues or (DEFAULT_QUEUE,)
+    log.set_log_zone(settings.zone)
+    make_state_folder(settings.state.parent)
+    limit = concurrency or settings.limits.concurrency
     file_limits.raise_file_limit(limit)
-    _run_worker(config, remote, name or f"{config.settings.host}-{os.getpid()}", queues or (DEFAULT_QUEUE,), limit, address)
+    lanes_here = _LanesOfWorker(lanes.lanes_beside(settings.state), name)
+    lanes_here.lanes.make_lock_files()
+    http = HttpClient(lambda: config.settings.network)
+    traces = Tracing(lambda: config.settings, name)
+    end_programs_of_dead_workers(settings.state.parent / "workers")
+    own_file = WorkerFile(settings.state.parent / "workers")
+    guard = own_file.start_guard(clock.read)
+    traces.prepare(settings)
+    loop = WorkerLoop(clock)
+    running = RemoteWorker(
+        JobQueue(remote.dsn, remote.name, serves=queues),
+        ClaimCodec(config.entries, config_folder(settings.path), name),
+        partial(_carry_out_run, lanes_here, http, own_file, traces.run_attempt),
+        attrgetter("run.mark"),
+        loop,
+        name=name,
+        concurrency=limit,
+        lease=remote.lease.total_seconds(),
+        clock=clock.read,
+        reload=config.reload,
+        locked_lanes=lanes_here.find_locked,
+        note_lease=own_file.note_lease,
+        process_id=own_file.process_id,
+    )
+
+    async def run_until_signal() -> None:
+        hurry = asyncio.Event()
+
+        def on_stop() -> None:
+            if running.is_stopping:
+                hurry.set()
+            running.stop()
+
+        main = asyncio.get_running_loop()
+        main.add_signal_handler(signal.SIGTERM, on_stop)
+        main.add_signal_handler(signal.SIGINT, on_stop)
+        main.add_signal_handler(signal.SIGHUP, partial(config.reload, always=True))
+        health = None
+        if address is not None:
+            from scheduler.extras.cluster.worker_health import serve_health  # takes half as long to import as all of the worker
+
+            health = serve_health(*address, running.find_problem, running.metrics)
+        log_event(
+            logging.INFO,
+            "started",
+            pid=os.getpid(),
+            worker=name,
+            config=settings.path,
+            concurrency=limit,
+            listen=health.url if health else None,
+            queues=",".join(queues),
+        )
+        for entry, problem in find_unrunnable(config):
+            log_event(logging.WARNING, "cannot_run", entry=entry, problem=problem)
+        for queue in sorted(set(queues) - {entry.queue for entry in config.entries().values() if entry.enabled}):
+            log_event(logging.WARNING, "queue_unused", queue=queue, problem="no enabled agent or job of this config uses it")
+        try:
+            await running.run(config.settings.limits.shutdown_grace.total_seconds(), hurry)
+        finally:
+            if health is not None:
+                health.stop()
+
+    asyncio.run(run_until_signal())
+    loop.close(http.close)
+    traces.close()
+    own_file.close()
+    os.waitpid(guard, 0)
+    log_event(logging.INFO, "stopped", worker=name)
 
 
 def _remote_queue(settings: Settings) -> RemoteQueue:
@@ -141,85 +209,6 @@ async def _drain(queue: JobQueue, name: str, lease: float) -> int:
         others = f"write one of these: {names}" if names else "none is running at all"
         raise InputError(f"no worker {name!r} is running; {others}")
     return sum(found)
-
-
-def _run_worker(
-    config: WorkerConfig,
-    remote: RemoteQueue,
-    name: str,
-    queues: Sequence[str],
-    concurrency: int,
-    listen: tuple[str, int] | None,
-) -> None:
-    settings, clock = config.settings, BootClock()
-    lanes_here = _LanesOfWorker(lanes.lanes_beside(settings.state), name)
-    lanes_here.lanes.make_lock_files()
-    http = HttpClient(lambda: config.settings.network)
-    traces = Tracing(lambda: config.settings, name)
-    end_programs_of_dead_workers(settings.state.parent / "workers")
-    own_file = WorkerFile(settings.state.parent / "workers")
-    guard = own_file.start_guard(clock.read)
-    traces.prepare(settings)
-    loop = WorkerLoop(clock)
-    running = RemoteWorker(
-        JobQueue(remote.dsn, remote.name, serves=queues),
-        ClaimCodec(config.entries, config_folder(settings.path), name),
-        partial(_carry_out_run, lanes_here, http, own_file, traces.run_attempt),
-        attrgetter("run.mark"),
-        loop,
-        name=name,
-        concurrency=concurrency,
-        lease=remote.lease.total_seconds(),
-        clock=clock.read,
-        reload=config.reload,
-        locked_lanes=lanes_here.find_locked,
-        note_lease=own_file.note_lease,
-        process_id=own_file.process_id,
-    )
-
-    async def run_until_signal() -> None:
-        hurry = asyncio.Event()
-
-        def on_stop() -> None:
-            if running.is_stopping:
-                hurry.set()
-            running.stop()
-
-        main = asyncio.get_running_loop()
-        main.add_signal_handler(signal.SIGTERM, on_stop)
-        main.add_signal_handler(signal.SIGINT, on_stop)
-        main.add_signal_handler(signal.SIGHUP, partial(config.reload, always=True))
-        health = None
-        if listen is not None:
-            from scheduler.extras.cluster.worker_health import serve_health  # takes half as long to import as all of the worker
-
-            health = serve_health(*listen, running.find_problem, running.metrics)
-        log_event(
-            logging.INFO,
-            "started",
-            pid=os.getpid(),
-            worker=name,
-            config=settings.path,
-            concurrency=concurrency,
-            listen=health.url if health else None,
-            queues=",".join(queues),
-        )
-        for entry, problem in find_unrunnable(config):
-            log_event(logging.WARNING, "cannot_run", entry=entry, problem=problem)
-        for queue in sorted(set(queues) - {entry.queue for entry in config.entries().values() if entry.enabled}):
-            log_event(logging.WARNING, "queue_unused", queue=queue, problem="no enabled agent or job of this config uses it")
-        try:
-            await running.run(config.settings.limits.shutdown_grace.total_seconds(), hurry)
-        finally:
-            if health is not None:
-                health.stop()
-
-    asyncio.run(run_until_signal())
-    loop.close(http.close)
-    traces.close()
-    own_file.close()
-    os.waitpid(guard, 0)
-    log_event(logging.INFO, "stopped", worker=name)
 
 
 class _LanesOfWorker:
