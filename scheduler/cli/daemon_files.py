@@ -200,8 +200,8 @@ def _daemon_environ(files: DaemonFiles) -> Mapping[str, str]:
     if find_running_daemon(files) is None:
         return os.environ
     with open_for_reading(files) as db:
-        found = config_history.config_in_force(db) if config_history.overrides_in_force(db) else None
-    return replace_overrides(stored_overrides(found[0]) if found else {})
+        found = config_history.config_in_force(db)
+    return replace_overrides(stored_overrides(found[0]) if found and found[0].overrides else {})
 
 
 def replace_overrides(overrides: Mapping[str, str]) -> dict[str, str]:

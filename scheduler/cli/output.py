@@ -335,7 +335,8 @@ def _recorded_zone(path: Path, state: Path | None) -> str | None:
         if not files.may_exist:
             return None
         with daemon_files.open_for_reading(files) as db:
-            return config_history.zone_in_force(db)
+            found = config_history.config_in_force(db)
+            return found[0].zone if found else None
     except ExpectedError:
         return None
 

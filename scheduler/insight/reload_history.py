@@ -16,8 +16,8 @@ from scheduler.store import config_history
 
 def reload_status(db: sqlite3.Connection) -> ReloadStatus:
     """How the config is reloaded (`mode`: watch, manual, None before the first start), and the last reload or refused reload."""
-    last = config_history.last_config_event(db)
-    return ReloadStatus(mode=config_history.reload_mode(db), last=_read_event(last) if last else None)
+    found, last = config_history.config_in_force(db), config_history.last_config_event(db)
+    return ReloadStatus(mode=found[0].mode if found else None, last=_read_event(last) if last else None)
 
 
 def config_changes_between(db: sqlite3.Connection, begin: datetime, end: datetime) -> list[ReloadEvent]:

@@ -75,8 +75,11 @@ def admit_run(tx: Transaction, planned: PlannedEntries, entry: Entry, run_id: in
         if refusing is None and not (full and full[number]):
             has_working = not found
             probes += [each.circuit for each in found if each.circuit not in probes]
-    for circuit in probes:
-        _assign_probe(tx, circuit, run_id)
+    for circuit in probes:  # if the end of this run is never recorded, another run may probe after a while
+        tx.db.execute(
+            "update breaker set probe_at = ?, tried_by = ? where provider = ? and model = ?",
+            (to_millis(tx.now + PROBE_EVERY), run_id, *circuit),
+        )
     return Admission(unavailable[0] if None not in unavailable else None, tuple(probes), tuple(unavailable))
 
 
@@ -140,7 +143,8 @@ def record_call(tx: Transaction, claim: Claim, call: Call, error: str) -> tuple[
     if called is None or not is_answered(call):
         return ()
     # Only a run that probes an account ends its limit: one that began before the limit was reached says nothing about it.
-    answering = [each for each in required_circuits((called,)) if not each.is_account or _is_probed_by(tx, each, claim.run.id)]
+    probed = {each.circuit for each in list_open_breakers(tx.db) if each.tried_by == claim.run.id}
+    answering = [each for each in required_circuits((called,)) if not each.is_account or each in probed]
     return tuple(circuit for each in answering for circuit in _close_breaker(tx, each))
 
 
@@ -149,11 +153,8 @@ def return_probes(tx: Transaction, claim: Claim, *, called: bool, wait: timedelt
 
     `called` False: the attempt made no call, but its entry has had its turn. The next probe may begin after `wait`.
     """
-    lent = [
-        breaker
-        for breaker in _open_breakers_by_circuit(tx.db).values()
-        if breaker.tried_by == claim.run.id and breaker.circuit in claim.facts.probes
-    ]
+    mine = (breaker for breaker in list_open_breakers(tx.db) if breaker.tried_by == claim.run.id)
+    lent = [breaker for breaker in mine if breaker.circuit in claim.facts.probes]
     for breaker in lent:
         turns = breaker.turns if called else _append_turn(breaker.turns, claim.entry.key)
         tx.db.execute(
@@ -212,14 +213,6 @@ def _close_breaker(tx: Transaction, circuit: Circuit, only: str | None = None, w
     return (circuit,)
 
 
-def _assign_probe(tx: Transaction, circuit: Circuit, run_id: int) -> None:
-    """Assign the probe to one run. If its end is never recorded, another run may probe after a while."""
-    tx.db.execute(
-        "update breaker set probe_at = ?, tried_by = ? where provider = ? and model = ?",
-        (to_millis(tx.now + PROBE_EVERY), run_id, *circuit),
-    )
-
-
 def _may_probe(tx: Transaction, planned: PlannedEntries, breaker: Breaker, entry: Entry) -> bool:
     return probe_time(breaker, entry) <= tx.now and not _is_passed_on(tx, planned, breaker, entry)
 
@@ -246,24 +239,14 @@ def _is_passed_on(tx: Transaction, planned: PlannedEntries, breaker: Breaker, en
     rows = tx.db.execute(
         "select kind, name from entry where due_at <= ? and state = 'active' and paused_until is null", (to_millis(until),)
     )
-    others = ((Kind(row["kind"]), row["name"]) for row in rows)
-    return any(
-        breaker.other_probes_first(other, entry.key) and _calls_circuit(planned.get(other), breaker.circuit) for other in others
-    )
-
-
-def _calls_circuit(entry: Entry | None, circuit: Circuit) -> bool:
-    return entry is not None and entry.enabled and circuit in entry.circuits
+    due = (planned.get((Kind(row["kind"]), row["name"])) for row in rows)
+    others = (other for other in due if other is not None and other.enabled and breaker.circuit in other.circuits)
+    return any(breaker.other_probes_first(other.key, entry.key) for other in others)
 
 
 def _is_probed(tx: Transaction, breaker: Breaker) -> bool:
     query = "select 1 from run where id = ? and state = 'running'"
     return tx.db.execute(query, (breaker.tried_by,)).fetchone() is not None
-
-
-def _is_probed_by(tx: Transaction, circuit: Circuit, run_id: int) -> bool:
-    breaker = find_breaker(tx, circuit)
-    return breaker is not None and breaker.tried_by == run_id
 
 
 def _append_turn(turns: tuple[tuple[str, str], ...], key: tuple[str, str]) -> tuple[tuple[str, str], ...]:
@@ -296,8 +279,8 @@ def _open_breakers_by_circuit(db: sqlite3.Connection) -> dict[Circuit, Breaker]:
 
 
 def _breakers_from_rows(rows: list[sqlite3.Row]) -> dict[Circuit, Breaker]:
-    by_circuit = {Circuit(row["provider"], row["model"]): row for row in rows}
-    return {
-        circuit: read_row(Breaker, row, circuit=circuit, turns=tuple((kind, name) for kind, name in json.loads(row["turns"])))
-        for circuit, row in by_circuit.items()
-    }
+    found = {}
+    for row in rows:
+        circuit, turns = Circuit(row["provider"], row["model"]), tuple((kind, name) for kind, name in json.loads(row["turns"]))
+        found[circuit] = read_row(Breaker, row, circuit=circuit, turns=turns)
+    return found

@@ -90,8 +90,7 @@ def settles_at(tx: Transaction) -> datetime | None:
 
 def latest_set_back(db: sqlite3.Connection) -> ClockSetBack | None:
     """What the latest change means, if it set the clock back; None otherwise."""
-    last = _read_clock_history(db)
-    return last.set_back if last else None
+    return _read_clock_history(db).set_back
 
 
 def latest_return(db: sqlite3.Connection) -> ClockSetBack | None:
@@ -99,8 +98,7 @@ def latest_return(db: sqlite3.Connection) -> ClockSetBack | None:
 
     Then the clock shows the time at which it was set back, or a later one.
     """
-    last = _read_clock_history(db)
-    return last.returned if last else None
+    return _read_clock_history(db).returned
 
 
 @dataclass(slots=True)
@@ -162,10 +160,9 @@ class _ClockHistory:
         return again
 
 
-def _read_clock_history(db: sqlite3.Connection) -> _ClockHistory | None:
-    course = None
+def _read_clock_history(db: sqlite3.Connection) -> _ClockHistory:
+    course = _ClockHistory([], [])
     for row in db.execute("select at, by_ms from jump order by id"):
-        course = course or _ClockHistory([], [])
         at, by = from_millis(row["at"]), timedelta(milliseconds=row["by_ms"])
         if by > timedelta():
             course.go_ahead(at, by)

@@ -37,31 +37,15 @@ def config_in_force(db: sqlite3.Connection) -> tuple[StoredConfig, datetime] | N
     row = db.execute("select * from config_in_force").fetchone()
     if row is None:
         return None
-    overrides = _overrides_from_row(row)
+    overrides = tuple(Override(*values) for values in json.loads(row["overridden"] or "[]"))
     stored = StoredConfig(Path(row["path"]), row["hash"], row["mode"], overrides, row["snapshot"], row["zone"])
     return stored, from_millis(row["at"])
 
 
 def overrides_in_force(db: sqlite3.Connection) -> tuple[Override, ...]:
     """The environment variables that set values of the active config; none before the first start."""
-    row = db.execute("select overrides, overridden from config_in_force").fetchone()
-    return _overrides_from_row(row) if row else ()
-
-
-def _overrides_from_row(row: sqlite3.Row) -> tuple[Override, ...]:
-    return tuple(Override(*values) for values in json.loads(row["overridden"] or "[]"))
-
-
-def zone_in_force(db: sqlite3.Connection) -> str | None:
-    """The name of the top-level time zone of the active config; None before the first start."""
-    row = db.execute("select zone from config_in_force").fetchone()
-    return row["zone"] if row else None
-
-
-def reload_mode(db: sqlite3.Connection) -> str | None:
-    """The value of `reload` in the active config; None before the first start."""
-    row = db.execute("select mode from config_in_force").fetchone()
-    return row["mode"] if row else None
+    found = config_in_force(db)
+    return found[0].overrides if found else ()
 
 
 def record_config_event(tx: Transaction, event: ConfigEvent) -> None:

@@ -82,7 +82,13 @@ def read_row(kind: type[T], row: sqlite3.Row, **given: object) -> T:
     Times are stored in milliseconds, truth values as 0 and 1, lists and sets as JSON. A field that is neither given nor a column
     keeps its default.
     """
-    return _make(kind, zip(row.keys(), row, strict=True), given)
+    found: dict[str, Any] = {**given}
+    converters = _converters(kind)  # type: ignore[arg-type]  # every class can be hashed
+    for name, value in zip(row.keys(), row, strict=True):
+        if name in converters and name not in given:
+            convert = converters[name]
+            found[name] = value if convert is None or value is None else convert(value)
+    return kind(**found)
 
 
 def read_part(kind: type[T], row: sqlite3.Row, prefix: str, **given: object) -> T:
@@ -92,16 +98,6 @@ def read_part(kind: type[T], row: sqlite3.Row, prefix: str, **given: object) -> 
             value = row[prefix + name]
             given[name] = value if convert is None or value is None else convert(value)
     return kind(**given)
-
-
-def _make(kind: type[T], columns: Iterable[tuple[str, Any]], given: Mapping[str, object]) -> T:
-    found: dict[str, Any] = {**given}
-    converters = _converters(kind)  # type: ignore[arg-type]  # every class can be hashed
-    for name, value in columns:
-        if name in converters and name not in given:
-            convert = converters[name]
-            found[name] = value if convert is None or value is None else convert(value)
-    return kind(**found)
 
 
 def time_places(kind: type) -> tuple[int, ...]:

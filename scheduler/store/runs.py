@@ -364,23 +364,23 @@ class AwaitedResult:
 def find_awaited_result(db: sqlite3.Connection, run_id: int) -> AwaitedResult | None:
     """The awaited result of a run; None if the run did not end `async`."""
     row = db.execute(
-        "select run.id, run.kind, run.name, run.slot, run.result_due_at,"
+        "select run.id as run_id, run.kind, run.name, run.slot, run.result_due_at as due_at,"
         " result.reason is not distinct from 'no_result' as given_up from run"
         " left join run as result on result.kind = run.kind and result.name = run.name and result.slot = run.slot"
         " and result.trigger = 'result' where run.id = ? and run.outcome = 'async'",
         (run_id,),
     ).fetchone()
-    return _awaited_from_row(row) if row else None
+    return read_row(AwaitedResult, row) if row else None
 
 
 def overdue_results(db: sqlite3.Connection, now: datetime, limit: int) -> list[AwaitedResult]:
     """The runs whose result should have come by now, the oldest first. While a person is asked, the time of a run stops."""
     rows = db.execute(
-        "select id, kind, name, slot, result_due_at, 0 as given_up from run where result_due_at <= ?"
+        "select id as run_id, kind, name, slot, result_due_at as due_at from run where result_due_at <= ?"
         " and id not in (select run_id from question where state = 'open') order by result_due_at limit ?",
         (to_millis(now), limit),
     )
-    return [_awaited_from_row(row) for row in rows]
+    return [read_row(AwaitedResult, row) for row in rows]
 
 
 def next_overdue_at(db: sqlite3.Connection) -> datetime | None:
@@ -403,10 +403,6 @@ def stop_awaiting_result(tx: Transaction, kind: Kind, name: str, slot: datetime)
 def postpone_awaited_result(tx: Transaction, run_id: int, until: datetime) -> None:
     """Await the result of a run until a later time."""
     tx.db.execute("update run set result_due_at = ? where id = ?", (to_millis(until), run_id))
-
-
-def _awaited_from_row(row: sqlite3.Row) -> AwaitedResult:
-    return read_row(AwaitedResult, row, run_id=row["id"], due_at=from_optional_millis(row["result_due_at"]))
 
 
 def has_newer_answer(db: sqlite3.Connection, claim: Claim) -> bool:
