@@ -14,7 +14,8 @@ from scheduler.system.files import MAY_WRITE, everybody_may, others_may
 
 
 def read_content(path: Path, diagnostics: Diagnostics) -> bytes:
-    if not _is_text(str(path.absolute())):  # the database records the path, and stores text
+    absolute = str(path.absolute())
+    if absolute != absolute.encode(errors="replace").decode():  # the database records the path, and stores text
         diagnostics.add_error(NO_POSITION, "", "a name in the path of this file is not UTF-8; rename it")
         diagnostics.raise_errors()
     try:
@@ -31,10 +32,6 @@ def read_content(path: Path, diagnostics: Diagnostics) -> bytes:
         diagnostics.add_error(NO_POSITION, "", f"is larger than {MAX_CONFIG_SIZE // 1024**2} MiB")
     diagnostics.raise_errors()
     return content
-
-
-def _is_text(path: str) -> bool:
-    return path == path.encode(errors="replace").decode()
 
 
 def parse_content(content: bytes, diagnostics: Diagnostics) -> marked_yaml.MarkedDocument:

@@ -153,7 +153,7 @@ def show_agent(request: PageRequest, refused: RefusedAction = NOTHING_REFUSED) -
     name = request.path["name"]
     explained = find_agent(request)
     status = status_data.read_entries(request.db, request.now, explained.zone, Kind.HEARTBEAT, name)
-    drawn = _draw_day(explained, _parse_day(request.query.get("on"), explained))
+    drawn = _draw_day(explained, request.query.get("on", "today"))
     due_at = explained.row.due_at
     until = None if drawn.is_today else drawn.explained.until
     shown, following = _read_runs(request, name, until)
@@ -200,15 +200,10 @@ def find_agent(request: PageRequest) -> ExplainedEntry:
     return found
 
 
-def _parse_day(text: str | None, explained: ExplainedEntry) -> date:
+def _draw_day(explained: ExplainedEntry, text: str) -> DrawnDay:
+    """The day that the URL names. Raises HttpError."""
     try:
-        return parse_day(text or "today", explained.now.astimezone(explained.zone))
-    except ValueError as error:
-        raise bad_request(f"on: {error}") from None
-
-
-def _draw_day(explained: ExplainedEntry, day: date) -> DrawnDay:
-    try:
+        day = parse_day(text or "today", explained.now.astimezone(explained.zone))
         period = Period.of_day(day, explained.zone, explained.now)
         before, after = day - timedelta(days=1), day + timedelta(days=1)
     except (ValueError, OverflowError) as error:
