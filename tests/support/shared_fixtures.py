@@ -84,6 +84,13 @@ def empty_databases(postgres: PostgresServer) -> EmptyDatabases:
     return EmptyDatabases(postgres)
 
 
+@pytest.fixture
+def address(empty_databases: EmptyDatabases, tmp_path: Path) -> Iterator[str]:
+    """The address of a database that is empty, and in which no daemon leads."""
+    yield empty_databases.borrow(tmp_path)
+    empty_databases.take_back()
+
+
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[PostgresServer]:
     """A running PostgreSQL server for all tests of this process; `postgres.database()` creates an empty database."""

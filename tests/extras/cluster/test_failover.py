@@ -15,7 +15,7 @@ import required_programs
 from failover_simulation import FailoverSimulation
 from patience import wait_until
 from remote_bench import Call, RemoteBench, Work, faulty, use_queue, wait_for_event
-from servers.postgres import PostgresServer
+from servers.postgres import ONE_BOOT, PostgresServer
 from servers.postgres_proxy import PostgresProxy
 from simulated_clock import SimulatedClock
 from test_story_slots import agent, job
@@ -34,8 +34,6 @@ from scheduler.store import boots
 from scheduler.store.database import DatabaseUnavailable, LeadershipLost, back_up
 from scheduler.store.locations import open_for_writing
 from scheduler.system.boot_clock import BootClock
-
-ONE_BOOT = "insert into boot (instance, pid, version, tzdata, started_at, last_tick_at) values ('a', 1, '0', '0', 1, 1)"
 
 
 def lose_from(world: World, at: str, until: str) -> None:

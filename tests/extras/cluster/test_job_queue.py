@@ -139,21 +139,6 @@ async def test_a_job_that_nobody_wants_does_not_keep_its_lane_locked_when_its_wo
         assert await own.fetch_again(job) == fetched
 
 
-async def test_only_workers_of_this_queue_with_a_lease_are_listed(own: OwnQueue) -> None:
-    other = OwnQueue(own.dsn.reveal())
-    async with opened(other):
-        await other.register("other")
-    await own.register("w")
-    assert [[each.name for each in await own.find_workers(lease)] for lease in (LEASE, OVER)] == [["w"], []]
-
-
-async def test_a_run_in_progress_no_longer_waits_for_a_worker(own: OwnQueue) -> None:
-    await own.submit([own.attempt()])
-    assert await own.find_waiting()
-    await own.submit_and_fetch()
-    assert not await own.find_waiting()
-
-
 async def test_a_cancelled_run_keeps_the_lock_of_its_agent_until_its_worker_has_ended_it(own: OwnQueue) -> None:
     job, following = await own.submit_and_fetch(), own.attempt(run=2)
     await own.submit([following])
@@ -255,7 +240,8 @@ async def test_a_worker_fetches_only_runs_of_its_queues(own: OwnQueue) -> None:
         assert sorted(str(job.key) for job in fetched) == [own.attempt(run).key for run in runs]
 
 
-async def test_the_runs_that_wait_are_counted_by_queue_and_those_of_another_cluster_are_not(own: OwnQueue) -> None:
+async def test_the_runs_that_wait_are_counted_by_queue_and_those_of_another_cluster_or_in_progress_are_not(own: OwnQueue) -> None:
+    await own.submit_and_fetch(run=8)
     other = JobQueue(own.dsn, f"{own.owner}-2")
     await own.submit([replace(own.attempt(run), queue=name) for run, name in enumerate(["gpu", "default", "gpu"])])
     async with opened(other):
@@ -265,8 +251,9 @@ async def test_the_runs_that_wait_are_counted_by_queue_and_those_of_another_clus
 
 async def test_a_worker_is_listed_with_its_queues_its_runs_and_whether_it_drains(own: OwnQueue) -> None:
     await own.submit([own.attempt()])
-    serving = JobQueue(own.dsn, own.owner, serves=["default", "gpu"])
-    async with opened(serving):
+    serving, other = JobQueue(own.dsn, own.owner, serves=["default", "gpu"]), OwnQueue(own.dsn.reveal())
+    async with opened(serving), opened(other):
+        await other.register("of another cluster")
         worker = await serving.register("w")
         await serving.fetch(worker, "w", 1)
     listed = WorkerState("w", ("default", "gpu"), __version__, running=1)

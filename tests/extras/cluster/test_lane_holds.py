@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import timedelta
-from pathlib import Path
 
-import pytest
 import required_programs
-from servers.postgres import EmptyDatabases, PostgresServer
+from servers.postgres import PostgresServer
 from world import QUIET, Delayed, MakeWorld, World
 
 from scheduler.cli.busy import _lane_in_cluster
@@ -25,17 +22,7 @@ cron:
   digest: {schedule: "30 8 * * *", stagger: 0s, prompt: Write the digest., agent: ops, deliver: log}
 """
 LEADS = "update heartbeatd._leader set until_at = clock_timestamp() + interval '1 hour'"
-COMMAND_ENDED = "update heartbeatd.hold set until_at = extract(epoch from clock_timestamp()) * 1000"  # without releasing the lane
 CRASHED = "update heartbeatd._leader set until_at = clock_timestamp() - interval '1 second'"
-
-
-@pytest.fixture
-def address(empty_databases: EmptyDatabases, tmp_path: Path, postgres: PostgresServer) -> Iterator[str]:
-    found = empty_databases.borrow(tmp_path)
-    postgres.query(found, LEADS)
-    yield found
-    postgres.query(found, "update heartbeatd._leader set until_at = '-infinity'")
-    empty_databases.take_back()
 
 
 def take(world: World) -> str | None:
@@ -51,6 +38,7 @@ def test_a_command_waits_for_the_runs_of_the_agent_and_its_jobs_but_not_for_thos
     world = make_world(CONFIG, server=address)
     world.scripts["digest"] = lambda call: Delayed(QUIET, timedelta(minutes=5))
     world.run_until("2026-03-02 08:31")
+    postgres.query(address, LEADS)
     assert take(world) == "run 2 is in progress"
     postgres.query(address, CRASHED)
     assert take(world) is None

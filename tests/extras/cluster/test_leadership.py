@@ -28,7 +28,7 @@ import pytest
 import required_programs
 from cluster_comparison import BeatProgram, Comparison, Fault, Message
 from daemon_process import Daemon as DaemonProcess
-from servers.postgres import EmptyDatabases, PostgresServer
+from servers.postgres import ONE_BOOT, PostgresServer
 from servers.postgres_proxy import PostgresProxy
 from simulated_clock import SimulatedClock
 from simulation import size
@@ -53,20 +53,9 @@ from scheduler.system.state_lock import StateLock, make_state_folder
 
 pytestmark = required_programs.needs("initdb")
 
-ONE_BOOT = "insert into boot (instance, pid, version, tzdata, started_at, last_tick_at) values ('a', 1, '0', '0', 1, 1)"
 EXPIRE = "update heartbeatd._leader set until_at = clock_timestamp() - interval '1 second'"
 LEASE_OF_LAST_BOOT = "update heartbeatd._leader set holder = boot.instance, until_at = now() + interval '{}' from heartbeatd.boot"
 LEASED_UNTIL = "select until_at from heartbeatd._leader where until_at > clock_timestamp()"
-
-
-@pytest.fixture
-def address(empty_databases: EmptyDatabases, tmp_path: Path, postgres: PostgresServer) -> Iterator[str]:
-    found = empty_databases.borrow(tmp_path)
-    yield found
-    postgres.query(
-        found, "update heartbeatd._leader set epoch = 0, until_at = '-infinity', holder = null, host = null, former_host = null"
-    )
-    empty_databases.take_back()
 
 
 class Hosts:

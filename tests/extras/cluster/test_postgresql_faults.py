@@ -9,7 +9,7 @@ from datetime import timedelta
 import psycopg
 import pytest
 import required_programs
-from servers.postgres import PostgresServer
+from servers.postgres import ONE_BOOT, PostgresServer
 from servers.postgres_proxy import PostgresProxy
 from world import MakeWorld, World
 
@@ -27,7 +27,6 @@ agents:
     heartbeat: {interval: 30m, stagger: 0s, checklist: "- look\\n", deliver: phone}
 channels: {phone: {kind: webhook, url: "http://127.0.0.1:9/"}}
 """
-ONE_BOOT = "insert into boot (instance, pid, version, tzdata, started_at, last_tick_at) values ('a', 1, '0', '0', 1, 1)"
 
 
 @pytest.fixture(scope="module")

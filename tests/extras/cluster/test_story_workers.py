@@ -298,17 +298,22 @@ def test_a_worker_of_the_version_of_29_november_finds_all_that_it_needs_of_a_bud
 @pytest.mark.parametrize("schema", [SCHEMA - 1, SCHEMA + 1])
 def test_a_payload_of_the_neighbouring_schema_is_read_and_unknown_fields_are_ignored(make_world: MakeWorld, schema: int) -> None:
     world = make_world(agent())
-    data = json.loads(codec_of(world).write_task(first_claim(world)))
+    codec, claim = codec_of(world), first_claim(world)
+    data = json.loads(codec.write_task(claim))
     data |= {"schema": schema, "colour": "red", "claim": {**data["claim"], "mood": "good"}}
-    assert codec_of(world).read_task(json.dumps(data)).run.id == 1
+    assert codec.read_task(json.dumps(data)).run.id == 1
+    done = json.loads(codec.write_done(Done(claim, AttemptResult(Outcome.OK)))) | {"schema": schema, "colour": "red"}
+    assert codec.read_done(claim, json.dumps(done)).result == AttemptResult(Outcome.OK)
 
 
 @pytest.mark.parametrize(("schema", "advice"), [(SCHEMA + 2, "update heartbeatd"), (SCHEMA - 2, "update the scheduler")])
 def test_a_payload_of_a_distant_schema_is_refused_with_advice(make_world: MakeWorld, schema: int, advice: str) -> None:
     world = make_world(agent())
-    data = json.loads(codec_of(world).write_task(first_claim(world)))
+    codec, claim = codec_of(world), first_claim(world)
     with pytest.raises(InvalidPayload, match=advice):
-        codec_of(world).read_task(json.dumps(data | {"schema": schema}))
+        codec.read_task(json.dumps(json.loads(codec.write_task(claim)) | {"schema": schema}))
+    distant = str(codec.read_done(claim, json.dumps({"schema": schema})).exception)
+    assert f"the worker writes schema {schema}, and this is schema {SCHEMA}" in distant
 
 
 def test_a_result_that_cannot_be_read_is_a_failed_run_that_says_so(make_world: MakeWorld) -> None:

@@ -49,7 +49,7 @@ from scheduler.extras.cluster.job_queue import (
     QueueUnavailable,
     UnbegunEnds,
 )
-from scheduler.extras.cluster.payloads import SCHEMA, AttemptRefused
+from scheduler.extras.cluster.payloads import AttemptRefused
 from scheduler.extras.cluster.remote_worker import TIME_OVER, TOO_LATE
 from scheduler.extras.cluster.worker_guard import HEADER
 from scheduler.system.orphans import find_orphans
@@ -380,24 +380,6 @@ def test_a_task_that_cannot_be_read_is_refused_and_the_others_run(
     executor = bench.submit_all("broken", "next")
     bench.start_worker(codec=BrokenCodec(may_wait=may_wait), reload=reload)
     assert bench.ends(executor, 2) == [f"refused: worker cannot run it: {problem}", "NEXT"]
-
-
-@pytest.mark.parametrize("schema", [SCHEMA - 1, SCHEMA, SCHEMA + 1, SCHEMA + 2])
-def test_during_an_upgrade_runs_are_executed_by_workers_that_are_one_version_behind_or_ahead(
-    bench: RemoteBench, schema: int
-) -> None:
-    """A result of a version that is too far away cannot be read by the scheduler either, which says so."""
-
-    class OtherVersion(TextCodec):
-        def task_to_json(self, task: str) -> Mapping[str, Any]:
-            return {**super().task_to_json(task), "colour": "red"}
-
-    codec = OtherVersion()
-    codec.schema = schema
-    bench.start_worker(codec=codec)
-    (end,) = bench.ends(bench.submit("a"))
-    distant = f"the worker writes schema {schema}, and this is schema {SCHEMA}; update heartbeatd"
-    assert end == "A" if schema <= SCHEMA + 1 else distant in end
 
 
 # Tasks that a worker has begun.

@@ -180,12 +180,15 @@ do $$ declare found record; begin
   for found in select sequencename from pg_sequences where schemaname = 'heartbeatd' and last_value is not null loop
     perform setval(format('heartbeatd.%I', found.sequencename), 1, false);
   end loop;
+  update heartbeatd._leader set epoch = 0, until_at = '-infinity', holder = null, host = null, former_host = null;
 end $$
 """
+# A row, to see whether a transaction was committed.
+ONE_BOOT = "insert into boot (instance, pid, version, tzdata, started_at, last_tick_at) values ('a', 1, '0', '0', 1, 1)"
 
 
 def delete_all_rows(url: str) -> None:
-    """Delete the rows of all tables of heartbeatd, and let new rows have the first ids again."""
+    """Delete the rows of all tables of heartbeatd, let new rows have the first ids again, and let no daemon lead."""
     with suppress(KeyError, psycopg.OperationalError):  # the server may have been restarted
         _connections[url].execute(EMPTY)
         return
