@@ -30,18 +30,26 @@ def adopt_plan(tick: Tick, plan: Plan, event: ConfigEvent | None = None) -> None
     before = tick.plan
     tick.adopt_plan(plan)
     tick.refusing.clear()
-    sync_entries(tick, before.entries)
-    budget_reservations.record_budgets(tick.tx, plan.settings)
+    follow_plan(tick, before.entries, event)
     boots.record_config(tick.tx)
     observed_problems.note_daemon(tick, observed_problems.CONFIG, None)
-    if plan.stored_config:
-        config_history.record_config_in_force(tick.tx, plan.stored_config)
+    tick.tx.report(SettingsApplied(plan.settings))
+
+
+def follow_plan(tick: Tick, before: Mapping[Key, Entry], event: ConfigEvent | None, *, at_once: bool = False) -> None:
+    """Record the plan of the tick, make the entry rows agree with it, and reconsider all that waits.
+
+    `event` is the record of what has changed. The other arguments are those of `sync_entries`.
+    """
+    if tick.plan.stored_config:
+        config_history.record_config_in_force(tick.tx, tick.plan.stored_config)
     if event:
         config_history.record_config_event(tick.tx, event)
-    breakers.allow_probes_now(tick.tx)
+    budget_reservations.record_budgets(tick.tx, tick.plan.settings)
+    breakers.allow_probes_now(tick.tx)  # a new key may be the reason for the reload or the restart
+    sync_entries(tick, before, at_once=at_once)
     wake_starts.retry_blocked_runs_and_wakes(tick, other_config=True)
     outbox.reconsider_hours(tick.tx)
-    tick.tx.report(SettingsApplied(plan.settings))
 
 
 def sync_entries(tick: Tick, before: Mapping[Key, Entry], *, at_once: bool = False) -> None:
@@ -115,14 +123,10 @@ def _follow_change(tick: Tick, entry: Entry, entry_row: EntryRow) -> None:
     if not entry.enabled:
         _retire_entry(tick, entry, entry_row, "disabled", Skip.DISABLED)
     elif entry_row.state != "active":
-        _enable_entry(tick.tx, entry, entry_row)
+        # It keeps its anchor and history. Slots between are not recorded.
+        planning.save_with_next_due(tick.tx, entry_row, planned_row(entry, entry_row, tick.now))
     else:
         _change_schedule(tick, entry, entry_row)
-
-
-def _enable_entry(tx: Transaction, entry: Entry, entry_row: EntryRow) -> None:
-    """Enable an entry that was disabled or removed. It keeps its anchor and history; slots in between are not recorded."""
-    planning.save_with_next_due(tx, entry_row, planned_row(entry, entry_row, tx.now))
 
 
 def _change_schedule(tick: Tick, entry: Entry, entry_row: EntryRow) -> None:

@@ -8,16 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 
-from scheduler.engine import (
-    budget_reservations,
-    clock_adjustment,
-    delivery,
-    observed_problems,
-    plan_sync,
-    planning,
-    settle,
-    wake_starts,
-)
+from scheduler.engine import clock_adjustment, delivery, observed_problems, plan_sync, planning, settle, wake_starts
 from scheduler.engine.startup import SurvivorsByRun
 from scheduler.engine.tick_items import Tick
 from scheduler.model.config_changes import ConfigEvent
@@ -27,7 +18,7 @@ from scheduler.model.entry_row import EntryRow
 from scheduler.model.events import RunRecovered, StaleResultDropped
 from scheduler.model.outcome import AttemptResult, Failure, Kind, Outcome, Reason, Skip, Trigger
 from scheduler.model.wake import Wake
-from scheduler.store import boots, breakers, config_history, entries, outbox, runs, slot_records
+from scheduler.store import boots, breakers, entries, runs, slot_records
 from scheduler.system.log import log_event
 from scheduler.work.executor import Interrupted
 
@@ -58,25 +49,17 @@ def recover(tick: Tick, boot: boots.Boot, left: LeftRuns, *, at_once: bool, chan
     3. Entry rows are added, changed and removed by the plan. With `at_once` new entries are due now.
     4. Waiting wakes are reconsidered, and `@reboot` jobs are started.
     """
-    tx, plan = tick.tx, tick.plan
+    tx = tick.tx
     last = boots.latest_boot(tx.db)
     seen = last.last_tick_at if last else None
     slots_may_differ = boots.record_boot(tx, boot)
-    if plan.stored_config:
-        config_history.record_config_in_force(tx, plan.stored_config)
-    if changed:
-        config_history.record_config_event(tx, changed)
-    budget_reservations.record_budgets(tx, plan.settings)
     clock_adjustment.follow_clock_while_down(tx, seen)
     if last is not None and last.clean and seen and tick.now - seen <= LONGEST_RESTART:
         planning.excuse_slots(tx, seen, tick.now)
     _recover_runs(tick, left, min(seen, tick.now) if seen else tick.now)
     delivery.recover_deliveries(tick)
     tick.parts.run(tick, TickPart.CHANNEL_PROBLEMS, partial(observed_problems.follow_deliveries, tick), None)
-    breakers.allow_probes_now(tx)  # a new key may be the reason for the restart
-    plan_sync.sync_entries(tick, {}, at_once=at_once)
-    wake_starts.retry_blocked_runs_and_wakes(tick, other_config=True)
-    outbox.reconsider_hours(tx)
+    plan_sync.follow_plan(tick, {}, changed, at_once=at_once)
     _wake_boot_jobs(tick)
     if slots_may_differ:
         for entry_row in entries.all_entries(tx.db):
