@@ -10,6 +10,7 @@ class Secret:
     """One secret text. Printing, formatting and pickling never show it, and it does not compare equal to a string."""
 
     __slots__ = ("_text",)
+    is_checked = True  # False: its value was not looked up, or a worker's machine may have another value
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -40,9 +41,10 @@ class Secret:
 
 
 class UncheckedSecret(Secret):
-    """A secret that is not checked: its value was not looked up, or a worker's machine may have another value."""
+    """A secret whose value is not checked."""
 
     __slots__ = ()
+    is_checked = False
 
 
 class MissingSecret(UncheckedSecret):

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from heartbeatd.secret import Secret, UncheckedSecret
+from heartbeatd.secret import Secret
 from scheduler.channels import registry
 from scheduler.channels.channel_kind import ChannelKind
 from scheduler.channels.url_template import PLACEHOLDER, check_placeholder, fill_placeholder, url_scheme
@@ -69,7 +69,7 @@ def _build_channel(name: str, part: models.Channel, node: ConfigNode) -> Channel
         None if runs_program else node.resolve_secret(text, key)
         for key, text in (("url", part.url), ("base_url", part.base_url), ("secret", part.secret))
     )
-    known = url.reveal() if url and not isinstance(url, UncheckedSecret) else ""
+    known = url.reveal() if url and url.is_checked else ""
     scheme = url_scheme(known or part.url or "")
     kind = registry.kind_for(part.kind, scheme)
     limit = None
@@ -112,8 +112,7 @@ def _check_other_keys(
             node.add_error(f"only {others} {verb}; remove {key}", key)
     if kind.has_base_url:
         node.check_address(base, "base_url")
-    is_checked = secret and not isinstance(secret, UncheckedSecret)
-    if secret and kind.is_signed and is_checked and len(secret.reveal()) < LEAST_SECRET:
+    if secret and secret.is_checked and kind.is_signed and len(secret.reveal()) < LEAST_SECRET:
         problem = f"this secret is shorter than {LEAST_SECRET} characters; make one with: openssl rand -hex 32"
         node.add_error(problem, "secret")
     elif kind.is_signed:

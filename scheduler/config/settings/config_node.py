@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from zoneinfo import ZoneInfo
 
 from heartbeat.hours import Calendar, make_calendar
-from heartbeatd.secret import Secret, UncheckedSecret
+from heartbeatd.secret import Secret
 from heartbeatd.state_folder import resolve_path
 from scheduler.channels.url_template import PLACEHOLDER, is_web_address
 from scheduler.config.file import marked_yaml
@@ -158,7 +158,7 @@ class ConfigNode:
 
     def check_address(self, url: Secret | None, *inside: str | int, advice: str = WRITE_ADDRESS) -> bool:
         """Whether this is the address of a server, as far as it is known. If not, an error is added."""
-        if url is None or isinstance(url, UncheckedSecret) or is_web_address(url.reveal()):
+        if url is None or not url.is_checked or is_web_address(url.reveal()):
             return True
         self.add_error(f"this is not the address of a server; {advice}", *inside)
         return False
@@ -179,7 +179,7 @@ class ConfigNode:
         """The headers of a request. Values that are resolved must be such that they can be sent."""
         headers = self.build_environment(texts, *inside)
         for name, value in headers.items():
-            text = value.reveal() if isinstance(value, Secret) and not isinstance(value, UncheckedSecret) else ""
+            text = value.reveal() if isinstance(value, Secret) and value.is_checked else ""
             if not all(" " <= character <= "~" or character == "\t" for character in text):
                 self.add_error("a header can contain only ASCII letters, digits and punctuation, on one line", *inside, name)
         return headers

@@ -9,7 +9,6 @@ from ipaddress import ip_address
 from itertools import pairwise
 from urllib.parse import urlsplit
 
-from heartbeatd.secret import UncheckedSecret
 from heartbeatd.state_folder import is_server
 from scheduler.channels.url_template import is_web_address
 from scheduler.config.keys import models
@@ -74,7 +73,7 @@ def _build_token(name: str, part: models.Token, node: ConfigNode) -> Token | Non
     value = node.resolve_secret(part.value, "tokens", name, "value")
     if value is None:
         return None
-    if not isinstance(value, UncheckedSecret) and (problem := _token_problem(value.reveal())):
+    if value.is_checked and (problem := _token_problem(value.reveal())):
         node.add_error(problem, "tokens", name, "value")
     node.warn_of_plain_secret(part.value, "tokens", name, "value")
     return Token(name, value, frozenset(part.may), frozenset(part.agents) if part.agents is not None else None)
@@ -146,7 +145,7 @@ def build_remote_queue(part: models.Executor, node: ConfigNode) -> RemoteQueue |
     dsn = node.resolve_secret(part.dsn, "dsn")
     if dsn is None:
         return None
-    if not isinstance(dsn, UncheckedSecret):
+    if dsn.is_checked:
         try:
             if not is_server(dsn.reveal()):
                 raise ValueError

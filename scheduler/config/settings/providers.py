@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from heartbeat.runners.redaction import reveal_secret
 from heartbeat.spec import Provider, ProviderKind
-from heartbeatd.secret import Secret, UncheckedSecret
+from heartbeatd.secret import Secret
 from scheduler.config.file.marked_yaml import printable_key
 from scheduler.config.keys import models
 from scheduler.config.settings.config_node import ConfigNode, build_spec
@@ -94,10 +94,9 @@ class Providers:
 
 
 def _check_provider(kind: ProviderKind, key: Secret | None, url: Secret | None, node: ConfigNode) -> None:
-    is_checked = not isinstance(key, UncheckedSecret)
-    if key and is_checked and not all("!" <= character <= "~" for character in key.reveal()):
+    if key and key.is_checked and not all("!" <= character <= "~" for character in key.reveal()):
         node.add_error("a key is sent in a header; use only ASCII letters, digits and punctuation, no spaces", "api_key")
-    if not node.check_address(url, "base_url") or isinstance(url, UncheckedSecret):
+    if not node.check_address(url, "base_url") or (url and not url.is_checked):
         return
     login = urlsplit(url.reveal()) if url else None
     if login and key and (login.username or login.password):
