@@ -118,8 +118,7 @@ def _hours_begin_at(tick: Tick, message: HeldMessage) -> datetime | None:
     notice = message.notice or ""
     if notice.startswith((HELD, questions.NOTICE)) or outbox.REPEATS.match(notice):
         return None
-    is_of_entry = message.kind in tuple(Kind) and message.title == message.name  # and not about the provider of its run
-    entry = tick.plan.entries.get((Kind(message.kind), message.name)) if is_of_entry else None
+    entry = tick.plan.entries.get((Kind(message.kind), message.name)) if outbox.is_about_entry(message) else None
     chosen: list[Sequence[DeliverHours]]
     if entry is not None:
         chosen = [entry.spec.deliver_hours if message.notice is None else entry.spec.problems_hours]
@@ -276,7 +275,7 @@ def _describe_unreachable(message: OutboxMessage, channel: Channel | None) -> st
 
 def _settle_uncertain(tx: Transaction, message: OutboxMessage, channel: Channel, error: str) -> None:
     """Handle a message that may have arrived. A channel that cannot detect repeats gets it at most once more."""
-    about = message.kind if message.title == message.name else DAEMON  # a run of a job may have found that a provider fails
+    about = message.kind if outbox.is_about_entry(message) else DAEMON  # a run of a job may have found that a provider fails
     resend = action_if_uncertain(channel, about) == "resend"
     if registry.kind_of(channel).detects_repeats:
         outbox.mark_message_uncertain(tx, message, error, resend=resend)

@@ -89,6 +89,11 @@ class OutboxMessage(Message):
         return Origin(self.run_id, self.kind, self.name, self.trigger, self.planned_at)
 
 
+def is_about_entry(message: OutboxMessage | HeldMessage) -> bool:
+    """Whether a message is about its agent or job. One about a provider, a channel or the daemon has another title."""
+    return message.kind in tuple(Kind) and message.title == message.name
+
+
 @dataclass(frozen=True, slots=True)
 class Hold:
     """A message waits until a time: for the hours of its recipient, or for one of these agents to report the failure."""
@@ -513,19 +518,11 @@ def unfinished_by_channel(db: sqlite3.Connection) -> list[ChannelBacklog]:
     """For each channel: the number of pending and dead messages, and the time of the oldest, without delayed notifications."""
     query = (
         "select channel, count(*) filter (where open) as pending, count(*) filter (where state = 'dead') as dead,"
-        " min(created_at) filter (where open) as oldest"
+        " min(created_at) filter (where open) as oldest_at"
         " from (select *, state in ('pending', 'sending', 'uncertain', 'held') and awaits is null as open from outbox) as message"
         " group by channel"
     )
-    return [
-        ChannelBacklog(
-            channel=row["channel"],
-            pending=row["pending"],
-            dead=row["dead"],
-            oldest_at=from_optional_millis(row["oldest"]),
-        )
-        for row in db.execute(query)
-    ]
+    return [read_row(ChannelBacklog, row) for row in db.execute(query)]
 
 
 def held_by_channel(db: sqlite3.Connection) -> list[HeldMessages]:

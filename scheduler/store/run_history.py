@@ -28,7 +28,7 @@ from scheduler.model.outcome import ANSWERED, FAILURES, DeliveryState, Kind, Out
 from scheduler.model.timestamps import from_millis, to_millis
 from scheduler.store import outbox, questions, wakes
 from scheduler.store.outbox import Delivery
-from scheduler.store.rows import read_row
+from scheduler.store.rows import read_part, read_row
 
 WHY = "coalesce(reason, suppression)"  # of a run record, as `AttemptResult.why`
 RECORDS = f"select *, {WHY} as why, slot as planned_at, slots as planned_runs, attempt as tries from run"  # noqa: S608 (a literal of this file)
@@ -231,6 +231,8 @@ def read_run(db: sqlite3.Connection, row: sqlite3.Row) -> RunRecord:
     """The run in a row, with the state of its messages."""
     deliveries = deliveries_of_runs(db, {row["id"]: row["repeats"]})[row["id"]]
     asked = questions.questions_of_run(db, row["id"])
+    was_checked = row["precheck_output"] is not None
+    checked = read_part(PrecheckRecord, row, "precheck_", exit_code=row["precheck_exit"]) if was_checked else None
     return read_row(
         RunRecord,
         row,
@@ -244,7 +246,7 @@ def read_run(db: sqlite3.Connection, row: sqlite3.Row) -> RunRecord:
         ],
         left_out=json.loads(row["left_out"] or "[]"),
         findings=[RunFinding.model_validate(each) for each in json.loads(row["findings"] or "[]")],
-        precheck=_read_precheck(row),
+        precheck=checked,
         tool_calls=[ToolCallRecord.model_validate(each) for each in json.loads(row["tool_calls"] or "[]")],
         delivery=RunDelivery(
             state=delivery_state(row["kind"], row["outcome"], row["suppression"], deliveries),
@@ -273,12 +275,6 @@ def _charged_amounts(row: sqlite3.Row) -> ChargedAmounts | None:
     if row["charged_nanos"] is None:
         return None
     return ChargedAmounts(usd=row["charged_nanos"] / NANO, tokens=row["charged_tokens"])
-
-
-def _read_precheck(row: sqlite3.Row) -> PrecheckRecord | None:
-    if row["precheck_output"] is None:
-        return None
-    return PrecheckRecord(exit_code=row["precheck_exit"], output=row["precheck_output"], error=row["precheck_error"])
 
 
 def deliveries_of_runs(db: sqlite3.Connection, repeats: Mapping[int, str | None]) -> dict[int, list[Delivery]]:
@@ -321,11 +317,11 @@ def delivery_state(kind: str, outcome: str | None, suppression: str | None, deli
 
 # The rows that ended within a time, found by the index on finished_at.
 RUNS = f"""
-select counted.*, case when dearest_usd > 0 then (
+select counted.*, case when most_expensive_usd > 0 then (
     select max(id) from run where run.kind = counted.kind and run.name = counted.name and state = 'closed'
-      and finished_at >= :since and finished_at < :until and cost_usd = dearest_usd and outcome = counted.outcome
+      and finished_at >= :since and finished_at < :until and cost_usd = most_expensive_usd and outcome = counted.outcome
       and {WHY} is not distinct from counted.why
-      and coalesce(model_requested, model_used) is not distinct from counted.model) end as dearest_run
+      and coalesce(model_requested, model_used) is not distinct from counted.model) end as most_expensive_run
 from (
 select kind, name, outcome, {WHY} as why, coalesce(model_requested, model_used) as model, count(*) as count,
   sum(slots) as slots, count(*) filter (where trigger <> 'result') as started, sum(cost_usd) as cost_usd,
@@ -336,7 +332,7 @@ select kind, name, outcome, {WHY} as why, coalesce(model_requested, model_used) 
   sum(coalesce(json_extract(tokens, '$.output'), 0)) as tokens_out,
   sum(coalesce(json_extract(tokens, '$.cache_read'), 0)) as cache_read,
   sum(coalesce(json_extract(tokens, '$.cache_write'), 0)) as cache_write, sum(coalesce(cache_saved_usd, 0)) as cache_saved,
-  max(cost_usd) as dearest_usd
+  max(cost_usd) as most_expensive_usd
 from run where state = 'closed' and finished_at >= :since and finished_at < :until
 group by kind, name, outcome, why, coalesce(model_requested, model_used)
 ) as counted order by kind, name
@@ -430,7 +426,7 @@ class MessageCount:
 
 def count_runs(db: sqlite3.Connection, since: datetime, until: datetime) -> list[RunCount]:
     """What ended in [since, until), counted by entry and outcome."""
-    return [_run_count_from_row(row) for row in db.execute(RUNS, {"since": to_millis(since), "until": to_millis(until)})]
+    return [read_row(RunCount, row) for row in db.execute(RUNS, {"since": to_millis(since), "until": to_millis(until)})]
 
 
 def count_messages(
@@ -448,8 +444,3 @@ def count_effects(db: sqlite3.Connection, since: datetime, until: datetime) -> d
     for kind, name, effect, count in db.execute(EFFECTS, (to_millis(since), to_millis(until))):
         counts.setdefault((Kind(kind), name), {})[effect] = count
     return counts
-
-
-def _run_count_from_row(row: sqlite3.Row) -> RunCount:
-    kind, outcome = Kind(row["kind"]), Outcome(row["outcome"])
-    return RunCount(kind, row["name"], outcome, *tuple(row)[3:])
