@@ -20,8 +20,7 @@ from scheduler.engine.run_problems import FALLBACK
 from scheduler.insight import entry_states, reason_texts, schedule_texts, wake_waits
 from scheduler.insight.reason_texts import DAEMON_DOWN, DUE, REASON_TEXTS, RUNNING, SlotCause
 from scheduler.insight.records import NEW_ENTRY, ExplainedEntry, Records
-from scheduler.insight.slot_history import TRIGGERS_WITHOUT_SLOT
-from scheduler.model import entry_schedule, local_days
+from scheduler.model import entry_schedule, local_days, outcome
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.entry_schedule import MICROSECOND
 from scheduler.model.outcome import ANSWERED, FAILURES, DeliveryState, Failure, Kind, Outcome, Reason, Skip, Suppression, Trigger
@@ -69,8 +68,8 @@ class _EntryDay(ExplainedEntry):
     def __init__(self, records: Records, row: EntryRow) -> None:
         super().__init__(records, row)
         found = records.causes.get(self.key, [])
-        # A late result is how its slot ended. A job after another one has no slots: each end of that job is like one.
-        others = TRIGGERS_WITHOUT_SLOT - {Trigger.RESULT, *([Trigger.CRON] if "after" in self._schedule_parts else [])}
+        # A job after another one has no slots: each end of that job is like one.
+        others = outcome.WITHOUT_SLOT - ({Trigger.CRON} if "after" in self._schedule_parts else set())
         self._causes = sorted((each for each in found if each.trigger not in others), key=_newest)
         self._other_runs = [each for each in found if each.trigger in others]
         self._all_runs = (*self._causes, *self._other_runs)

@@ -18,7 +18,7 @@ from scheduler.model import entry_schedule
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.entry_schedule import MICROSECOND, EntrySchedule, slots_between
 from scheduler.model.levels import Level
-from scheduler.model.outcome import ANSWERED, WOKEN, DeliveryState, Outcome, Skip, Trigger
+from scheduler.model.outcome import ANSWERED, WITHOUT_SLOT, DeliveryState, Outcome, Skip, Trigger
 from scheduler.model.timestamps import EPOCH, MILLISECOND, from_millis
 from scheduler.store import boots, clock_changes, entries, run_history, runs
 from scheduler.store.clock_changes import ClockChange
@@ -249,9 +249,6 @@ def cause_of_run(state: str, result: str | None, why: str | None, delivery: str)
     return SlotCause(result or state, why)
 
 
-TRIGGERS_WITHOUT_SLOT = WOKEN | {Trigger.REBOOT, Trigger.RESULT}  # runs that no slot starts
-
-
 def load_record(
     db: sqlite3.Connection,
     entry_row: EntryRow,
@@ -265,12 +262,12 @@ def load_record(
     """Read the record of an entry in [begin, end); `running`: a daemon runs now. `is_limited`: without names of other entries."""
     rows = run_history.runs_covering(db, entry_row.kind, entry_row.name, begin, end)
     results = results_of_rows(db, rows, is_limited=is_limited)
-    woken = {row["slot"] for row in rows if row["trigger"] in TRIGGERS_WITHOUT_SLOT - {Trigger.RESULT}}
+    woken = {row["slot"] for row in rows if row["trigger"] in WITHOUT_SLOT}
     # A late result says what happened to its slot. Its record comes after the one of the run that answers later.
-    ended = {row["id"] for row in rows if row["trigger"] == Trigger.RESULT and row["slot"] not in woken}
-    found = [
-        (row["trigger"] not in TRIGGERS_WITHOUT_SLOT or row["id"] in ended, each) for row, each in zip(rows, results, strict=True)
-    ]
+    of_slots = (
+        row["slot"] not in woken if row["trigger"] == Trigger.RESULT else row["trigger"] not in WITHOUT_SLOT for row in rows
+    )
+    found = list(zip(of_slots, results, strict=True))
     open_run = runs.find_open_run(db, entry_row.kind, entry_row.name)
     return EntryRecord(
         periods=tuple(_schedule_periods(db, entry_row)),

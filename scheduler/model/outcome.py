@@ -94,6 +94,8 @@ class DeliveryState(StrEnum):
 
 # Started by a wake, not by a slot.
 WOKEN = frozenset({Trigger.CRON, Trigger.MANUAL, Trigger.API, Trigger.WEBHOOK, Trigger.REMINDER})
+# Started by no slot. A late result is not among them: a slot may have started its run.
+WITHOUT_SLOT = WOKEN | {Trigger.REBOOT}
 
 
 # A slot that is skipped for one of these reasons is lost: the agent or the job should have run.

@@ -13,7 +13,7 @@ from heartbeat.findings import MAX_SIZE, readable_answer
 from heartbeatd.answers import EntryBody, EntryKind, Time
 from scheduler.model.entry import Key
 from scheduler.model.entry_row import UNTIL_RESUMED, EntryRow
-from scheduler.model.outcome import WOKEN, Kind, Skip, Trigger
+from scheduler.model.outcome import WITHOUT_SLOT, Kind, Skip, Trigger
 from scheduler.model.timestamps import from_millis, from_optional_millis, to_millis
 from scheduler.store import entries
 from scheduler.store.rows import read_row
@@ -102,8 +102,7 @@ def entry_of_row(db: sqlite3.Connection, table: str, number: int) -> tuple[str, 
 
 LONGEST_RUN = timedelta(days=2)  # a run that ended on a day began at most so long before it
 
-# The triggers of runs that no slot started.
-WITHOUT_SLOT = json.dumps(sorted(WOKEN | {Trigger.REBOOT, Trigger.RESULT}))
+LATE_OR_WITHOUT_SLOT = json.dumps(sorted(WITHOUT_SLOT | {Trigger.RESULT}))
 
 # The newest records of the agent, found by the index on (kind, name, id). A late result stands for its slot.
 SLOTS = f"""
@@ -164,7 +163,7 @@ class DayCost:
 
 def latest_slots(db: sqlite3.Connection, name: str, limit: int) -> list[sqlite3.Row]:
     """The newest records of an agent's slots, the newest first. Each stands for at least one slot."""
-    return db.execute(SLOTS, (name, WITHOUT_SLOT, limit)).fetchall()
+    return db.execute(SLOTS, (name, LATE_OR_WITHOUT_SLOT, limit)).fetchall()
 
 
 def latest_answer(db: sqlite3.Connection, name: str, length: int) -> LatestAnswer | None:
