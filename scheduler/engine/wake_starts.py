@@ -21,14 +21,7 @@ from scheduler.model.entry import Claim, Entry
 from scheduler.model.entry_row import EntryRow, count_held
 from scheduler.model.outcome import ANSWERED, FAILURES, AttemptResult, Failure, Kind, Reason, Skip, Trigger
 from scheduler.model.timestamps import MILLISECOND
-from scheduler.model.wake import (
-    LONGEST_REMINDER,
-    MAX_REMINDERS,
-    WAITS_FOR_FLOOD,
-    WAITS_FOR_GAP,
-    RejectedBecause,
-    Wake,
-)
+from scheduler.model.wake import LONGEST_REMINDER, MAX_REMINDERS, WAITS_FOR_FLOOD, WAITS_FOR_GAP, RejectedBecause, Wake
 from scheduler.store import breakers, entries, outbox, runs, slot_records, wakes
 from scheduler.store.outbox import Origin
 from scheduler.store.transaction import Transaction
@@ -73,7 +66,7 @@ def accept_wake(tick: Tick, entry_row: EntryRow, wake: Wake, held_until: datetim
 
     1. Too many wakes of programs wait already: Refused, and nothing is saved.
     2. The agent is paused, outside its active hours or on a day off: a skip is recorded at once, and the wake waits.
-    3. Otherwise it starts a run now, or after `wake_gap`, or after a flood, or when a provider or budget allows it.
+    3. Otherwise it starts a run now, or after `wake_gap`, or when `wake_flood` allows it, or when a provider or budget does.
     4. The wake is saved, or merged with the waiting wake of the same sender.
     """
     if wake.kind is Kind.CRON:
@@ -172,8 +165,8 @@ def _refuse_for_now(tick: Tick, entry_row: EntryRow, entry: Entry, wake: Wake, k
 def _start_time(tick: Tick, entry_row: EntryRow, entry: Entry, wake: Wake) -> Start:
     """When a wake may start a run (None: a slot comes soon and delivers it), and what it waits for.
 
-    The wake of a person only waits for `wake_gap`. The wake of a program also waits for the end of a flood, and together with
-    wakes that a budget or provider has refused, because it would be refused too.
+    The wake of a person only waits for `wake_gap`. The wake of a program also waits until `wake_flood` allows a run, and together
+    with wakes that a budget or provider has refused, because it would be refused too.
     """
     key = (entry_row.kind, entry_row.name)
     gap = tick.limits.wake_gap
@@ -185,17 +178,17 @@ def _start_time(tick: Tick, entry_row: EntryRow, entry: Entry, wake: Wake) -> St
             return start_unless_slot(tick, entry_row, until), blocked[0]
         refused_at = runs.last_refused_program_start(tick.tx.db, *key, (tick.now - gap, tick.now))
         start = start if refused_at is None else max(start, refused_at + gap)
-        after_flood = _after_flood(tick, entry_row, start)
-        if after_flood > start:
-            return after_flood, WAITS_FOR_FLOOD
+        after_limit = _after_wake_limit(tick, entry_row, start)
+        if after_limit > start:
+            return after_limit, WAITS_FOR_FLOOD
     return start, WAITS_FOR_GAP if start > tick.now else None
 
 
-def _after_flood(tick: Tick, entry_row: EntryRow, then: datetime) -> datetime:
+def _after_wake_limit(tick: Tick, entry_row: EntryRow, then: datetime) -> datetime:
     """`then`, or the later time from which `wake_flood` lets wakes by programs start another run."""
-    flood, key = tick.limits.wake_flood, (entry_row.kind, entry_row.name)
-    began = runs.nth_last_program_start(tick.tx.db, *key, (tick.now - flood.within, tick.now), flood.count)
-    return then if began is None else max(then, began + flood.within)
+    limit, key = tick.limits.wake_flood, (entry_row.kind, entry_row.name)
+    began = runs.nth_last_program_start(tick.tx.db, *key, (tick.now - limit.within, tick.now), limit.count)
+    return then if began is None else max(then, began + limit.within)
 
 
 def retry_time(tick: Tick, entry_row: EntryRow, claim: Claim, result: AttemptResult) -> datetime | None:
@@ -206,7 +199,7 @@ def retry_time(tick: Tick, entry_row: EntryRow, claim: Claim, result: AttemptRes
     1. The run was cancelled, or the entry is paused: None. The end of a pause starts the waiting wakes.
     2. The agent is outside its active hours: when they begin.
     3. A provider or budget refuses runs until a known time: then.
-    4. Otherwise after 1, 5 and 30 minutes, or after a flood.
+    4. Otherwise after 1, 5 and 30 minutes, or when `wake_flood` allows it.
 
     After a failure, a slot replaces the retry only if it comes earlier. After a skip, it may come later, if the wakes do not
     expire before.
@@ -226,7 +219,7 @@ def retry_time(tick: Tick, entry_row: EntryRow, claim: Claim, result: AttemptRes
         return None
     then = tick.now + outbox.retry_delay(undelivered)
     if all(wake.by_program for wake in claim.facts.wakes):
-        then = _after_flood(tick, entry_row, then)
+        then = _after_wake_limit(tick, entry_row, then)
     patience = timedelta() if has_failed else tick.limits.wake_keep
     return start_unless_slot(tick, entry_row, then if entry.is_open_at(then) else entry.opens_at(then), patience)
 
