@@ -16,9 +16,6 @@ from typing import Literal
 
 from cron import crontab_reader
 from cron.job import Job
-from heartbeat.checklist import parse_checklist
-from heartbeat.checks import Skip, load_checklist
-from heartbeat.spec import Heartbeat
 from heartbeat.words import format_count, list_names
 from scheduler import __version__
 from scheduler.config.file.diagnostics import ConfigError
@@ -28,6 +25,7 @@ from scheduler.config.settings.time_checks import TimeCheck
 from scheduler.insight import status_data
 from scheduler.insight.reason_texts import breaker_text
 from scheduler.model.daemon_health import DEFAULT_QUEUE, QueueState, WorkerState
+from scheduler.model.entry import HeartbeatEntry
 from scheduler.model.problem import CHANNEL
 from scheduler.net import proxies
 from scheduler.store import boots, disk_reserve, entries, outbox, problems
@@ -90,8 +88,9 @@ def check_config(
     if doubled := jobs_in_crontab(crontab, loaded.settings.jobs.values()):
         names = list_names(doubled, 3)
         yield Finding("warn", "crontab", f"`crontab -l` still has the commands of {names}, so both run them; remove them there")
-    for agent, remark in _checklist_remarks(loaded.settings.heartbeats.values()):
-        yield Finding("warn", "checklist", f"{agent}: {remark}")
+    for beat in loaded.settings.heartbeats.values():
+        for remark in HeartbeatEntry(beat).checklist_remarks() if beat.enabled else ():
+            yield Finding("warn", "checklist", f"{beat.name}: {remark}")
     authority = f"; also trusts {loaded.settings.network.ca_file}" if loaded.settings.network.ca_file else ""
     yield Finding("ok", "network", proxies.describe_proxies(loaded.settings.network) + authority)
     if loaded.settings.traces:
@@ -147,14 +146,6 @@ def jobs_in_crontab(table: str, jobs: Iterable[Job]) -> list[str]:
         (line.command, line.stdin) for line in crontab_reader.read_crontab(table, time_zones.UTC_ZONE, time_zones.find_zone).lines
     }
     return [job.name for job in jobs if job.enabled and (job.command, job.stdin) in there]
-
-
-def _checklist_remarks(heartbeats: Iterable[Heartbeat]) -> Iterator[tuple[str, str]]:
-    """The annotations in checklists that look wrong, each with the name of its agent."""
-    for heartbeat in heartbeats:
-        text = load_checklist(heartbeat) if heartbeat.enabled else ""
-        if isinstance(text, str) and not isinstance(text, Skip):
-            yield from ((heartbeat.name, remark) for remark in parse_checklist(text).remarks)
 
 
 def check_folder(folder: Path) -> Iterator[Finding]:

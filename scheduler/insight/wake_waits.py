@@ -27,13 +27,11 @@ REMINDER = "reminder"
 class WakeWait:
     """What a wake waits for: the reason of a skip or of a failed run, wake_gap, wake_flood, or one of the words above.
 
-    `until` None: the time is unknown, or a person must end it. `run_id`: the open run for which it waits. `is_taken`: the wake is
-    in the prompt of that run.
+    `until` None: the time is unknown, or a person must end it. `is_taken`: the wake is in the prompt of an open run.
     """
 
     reason: str
     until: datetime | None = None
-    run_id: int | None = None
     is_taken: bool = False
 
     @property
@@ -89,7 +87,7 @@ def wait_of_wake(db: sqlite3.Connection, wake: WakeState | None, now: datetime) 
     if wake.due_at is None:
         return _wait_for_slot(entry_row, wake.waits_for)
     if run is not None and run.state == "running":
-        return WakeWait(Skip.ALREADY_RUNNING, run_id=run.id)
+        return WakeWait(Skip.ALREADY_RUNNING)
     if wake.held_until is not None and wake.held_until > max(now, wake.due_at):
         return WakeWait(OTHER_JOBS, wake.held_until)
     if wake.due_at <= now:
@@ -120,9 +118,9 @@ def explain_waiting(db: sqlite3.Connection, key: Key, number: int, now: datetime
 def _wait_of_taken_wake(run: OpenRun | None) -> WakeWait:
     """The wake belongs to an open run, which may wait for its lock, its provider or its next attempt."""
     if run is None or run.state == "running":
-        return WakeWait(STARTING, run_id=run.id if run else None, is_taken=True)
+        return WakeWait(STARTING, is_taken=True)
     reason = run.waits_for.value if run.has_not_begun else (run.reason or Outcome.FAILED)
-    return WakeWait(reason, run.not_before, run.id, is_taken=True)
+    return WakeWait(reason, run.not_before, is_taken=True)
 
 
 def _wait_for_slot(entry_row: EntryRow | None, reason: str | None) -> WakeWait:
