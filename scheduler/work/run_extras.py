@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Protocol, cast
 
 from heartbeat.attempt import Elapsed, PendingResult
-from heartbeat.runners import AskApproval, HttpReply, OpenTools, Resources, Toolbox
+from heartbeat.runners import AskApproval, OpenTools, Resources, Toolbox
 from heartbeat.runners import dispatch as runners
 from heartbeat.spec import ModelRunner, Tools
 from scheduler.model.daemon_health import QueueState
@@ -145,22 +145,6 @@ def remote_executors() -> RemoteExecutors:
     return cast("RemoteExecutors", extras.load("executors", "procrastinate"))
 
 
-class Converse(Protocol):
-    """Starts a program and exchanges lines with it: `process.Children.converse`."""
-
-    def __call__(
-        self, argv: Sequence[str], *, env: Mapping[str, object], cwd: Path
-    ) -> AbstractAsyncContextManager[Conversation]: ...
-
-
-class ToolHttp(Protocol):
-    """Sends the requests to servers: `http_client.HttpClient`."""
-
-    async def post(self, url: str, headers: Mapping[str, str], body: bytes, seconds: float) -> HttpReply: ...
-
-    async def delete(self, url: str, headers: Mapping[str, str], seconds: float) -> HttpReply: ...
-
-
 async def _no_wait() -> None:
     """Programs may be started at any time."""
 
@@ -173,8 +157,8 @@ class ModelTools:
     it may not be sent any more.
     """
 
-    converse: Converse
-    http: ToolHttp
+    converse: Callable[..., AbstractAsyncContextManager[Conversation]]  # `Children.converse`
+    http: HttpClient
     wait: Callable[[], Awaitable[None]] = _no_wait
 
     def __call__(self, tools: Tools, agent: str, workspace: Path, seconds: float) -> AbstractAsyncContextManager[Toolbox]:

@@ -20,7 +20,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import unquote, urljoin, urlsplit
 from xml.etree import ElementTree as ET
 from xml.parsers import expat
@@ -35,6 +35,7 @@ from heartbeat.threads import in_daemon_thread
 from heartbeat.words import format_count, format_duration, squeeze
 from heartbeatd.secret import Secret
 from scheduler.net.address_guard import AddressRefused
+from scheduler.net.http_client import HttpClient
 from scheduler.work import calendar_events, mailbox
 
 MAX_LINE = 250  # characters
@@ -56,13 +57,6 @@ _STEP = re.compile(r"\[(\d+|\*)\]")
 
 State = Mapping[str, Any]
 T = TypeVar("T")
-
-
-class Pages(Protocol):
-    """Fetches pages, within limits of time and size."""
-
-    async def get(self, url: str, headers: Mapping[str, str], seconds: float, *, public_only: bool) -> HttpReply:
-        """The response, whatever its status. Raises CallError if there is none, AddressRefused for a private address."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +106,7 @@ class SourceReader:
     """A `LookAtSource` with the programs and the HTTP client of one attempt. `ca_file` is that of `network`."""
 
     start: StartProcess
-    http: Pages
+    http: HttpClient
     ca_file: Callable[[], Path | None]
 
     async def __call__(

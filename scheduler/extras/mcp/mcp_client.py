@@ -38,8 +38,9 @@ from heartbeat.runners.redaction import Redactor, is_secret, reveal_secret, secr
 from heartbeat.spec import McpServer, Tools, offered_name
 from heartbeat.threads import finish_despite_cancellation
 from scheduler import __version__
+from scheduler.net.http_client import HttpClient
 from scheduler.system.process import Conversation, NotStarted
-from scheduler.work.run_extras import ModelTools, ToolHttp
+from scheduler.work.run_extras import ModelTools
 
 Streams = tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]]
 
@@ -244,7 +245,7 @@ class _Wire(Protocol):
 class _HttpTransport:
     """Sends each message in a request of its own (streamable HTTP). The answer is read as a whole, at most 1 MiB of it."""
 
-    def __init__(self, server: McpServer, http: ToolHttp) -> None:
+    def __init__(self, server: McpServer, http: HttpClient) -> None:
         self._url = reveal_secret(server.url)
         self._headers = {name: reveal_secret(value) for name, value in server.headers.items()}
         self._seconds = server.timeout.total_seconds()
