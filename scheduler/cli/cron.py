@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from itertools import islice
 
-from cron.job_schedules import CronSchedule, ScheduleError, is_reboot, parse_schedule
+from cron.job_schedules import CronSchedule, is_reboot, parse_schedule
 from scheduler.cli import output
 from scheduler.cli.options import parse_time
 from scheduler.cli.output import Column, format_list, print_answer
@@ -15,9 +15,17 @@ from scheduler.model.expected_error import InputError
 
 
 def print_fire_times(expression: str, timezone: str, after: str | None, count: int, form: str) -> None:
-    """Print the next times of an expression."""
-    schedule = _parse_expression(expression, timezone)
-    found = list(islice(_fire_times(schedule, _parse_after(after, schedule)), count))
+    """Print the next times of an expression. Raises InputError."""
+    if is_reboot(expression):
+        raise InputError("@reboot has no times: it fires once when the daemon starts")
+    try:
+        schedule = parse_schedule(expression, time_zones.find_zone(timezone))
+        begin = output.utc_now() if after is None else parse_time(after, schedule.zone)
+    except ValueError as error:
+        raise InputError(str(error)) from error
+    if begin.year not in YEARS:
+        raise InputError(f"--after: write a time in the years {YEARS[0]} to {YEARS[-1]}")
+    found = list(islice(_fire_times(schedule, begin), count))
     output.print_warnings(schedule.warnings)
     columns: tuple[Column[datetime], ...] = (
         Column(f"LOCAL ({schedule.zone})", lambda instant: f"{instant.astimezone(schedule.zone):%a %Y-%m-%d %H:%M %Z}"),
@@ -25,27 +33,6 @@ def print_fire_times(expression: str, timezone: str, after: str | None, count: i
     )
     text = format_list(found, columns) if found else f"it does not fire again before the end of the year {YEARS[-1]}"
     print_answer([_format_utc(instant) for instant in found], form, [text])
-
-
-def _parse_expression(expression: str, timezone: str) -> CronSchedule:
-    if is_reboot(expression):
-        raise InputError("@reboot has no times: it fires once when the daemon starts")
-    try:
-        return parse_schedule(expression, time_zones.find_zone(timezone))
-    except (ScheduleError, ValueError) as error:
-        raise InputError(str(error)) from error
-
-
-def _parse_after(after: str | None, schedule: CronSchedule) -> datetime:
-    if after is None:
-        return output.utc_now()
-    try:
-        found = parse_time(after, schedule.zone)
-    except ValueError as error:
-        raise InputError(str(error)) from error
-    if found.year not in YEARS:
-        raise InputError(f"--after: write a time in the years {YEARS[0]} to {YEARS[-1]}")
-    return found
 
 
 YEARS = range(2, 9900)  # further than any time zone offset from the limits of datetime

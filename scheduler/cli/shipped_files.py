@@ -201,18 +201,15 @@ def _write(folder: Path, texts: Mapping[str, str], *, force: bool, first: Mappin
     for path, text in files.items():
         if os.path.lexists(path) and not force and not _has_text(path, text):
             raise InputError(f"{path} exists and differs; nothing was written; --force replaces it")
-    for path, text in files.items():
-        if _has_text(path, text):
-            click.echo(f"unchanged {path}")
-            continue
-        _replace(path, text)
-        click.echo(f"wrote {path}")
-    for path, text in ((folder / name, text) for name, text in (first or {}).items()):
-        if os.path.lexists(path):
+    of_user = {folder / path: text for path, text in (first or {}).items()}
+    for path, text in (files | of_user).items():
+        if path in of_user and os.path.lexists(path):
             click.echo(f"kept {path}")
-            continue
-        _replace(path, text)
-        click.echo(f"wrote {path}")
+        elif _has_text(path, text):
+            click.echo(f"unchanged {path}")
+        else:
+            _replace(path, text)
+            click.echo(f"wrote {path}")
 
 
 def _has_text(path: Path, text: str) -> bool:
