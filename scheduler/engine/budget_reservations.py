@@ -54,7 +54,7 @@ def reserve_budget(tx: Transaction, settings: Settings, claim: Claim, *, first: 
         return claim.blocked_by(Skip.BUDGET, lacking.description)
     days = tuple(budget_day for budget_day, _, _ in budget_days)
     spend.reserve_amount(tx, [(budget_day, budget) for budget_day, budget, _ in budget_days], most)
-    spend.add_to_share(tx, days, _scope_of(claim.entry), most)
+    spend.add_to_share(tx, days, claim.entry.key, most)
     spend.record_charge(tx, claim.run.id, most)
     return replace(claim, facts=replace(claim.facts, reserved=Reservation(days, most, allowance.input_tokens, allowance.turns)))
 
@@ -124,15 +124,10 @@ def record_budgets(tx: Transaction, settings: Settings) -> None:
 def _budgets_in_force(settings: Settings) -> Iterator[tuple[Scope, Budget, list[Scope]]]:
     """Each budget of the config, and the entries that it counts."""
     if settings.limits.budget is not None:
-        counted = [(kind.value, name) for kind, name in settings.allowances]
-        yield ALL_ENTRIES, settings.limits.budget, counted
-    for (kind, name), allowance in settings.allowances.items():
+        yield ALL_ENTRIES, settings.limits.budget, [*settings.allowances]
+    for key, allowance in settings.allowances.items():
         if allowance.own is not None:
-            yield (kind.value, name), allowance.own, [(kind.value, name)]
-
-
-def _scope_of(entry: Entry) -> Scope:
-    return (entry.kind.value, entry.name)
+            yield key, allowance.own, [key]
 
 
 def charge_of(prices: Mapping[str, Price], reserved: Reservation, result: AttemptResult, day: date) -> Amount:
@@ -146,7 +141,7 @@ def charge_of(prices: Mapping[str, Price], reserved: Reservation, result: Attemp
 def settle_reservation(tx: Transaction, entry: Entry, reserved: Reservation, charge: Amount) -> None:
     """Replace the reservation of an attempt by its actual usage, in all its budgets. `charge` is that of `charge_of`."""
     spend.adjust_reservation(tx, reserved.days, charge)
-    spend.add_to_share(tx, reserved.days, _scope_of(entry), charge)
+    spend.add_to_share(tx, reserved.days, entry.key, charge)
 
 
 def _budget_days(tx: Transaction, entry: Entry, allowance: Allowance) -> list[tuple[BudgetDay, Budget, Spent]]:

@@ -104,7 +104,9 @@ def _claim_next_attempt(tick: Tick, entry: Entry, entry_row: EntryRow, run: Open
     """
     tx, again = tick.tx, None
     if run.state == "waiting":
-        has_time = _may_try_again(tx, entry, entry_row, run)
+        # A run that failed is not tried again while its breaker is open.
+        is_blocked = run.has_failed and breakers.has_open_breaker(tx, entry)
+        has_time = not is_blocked and planning.may_still_run(tx, entry, entry_row, run.slot)
         # A run without any attempt is claimed, and then skipped for its budget.
         is_spent = not run.has_not_begun and budget_reservations.find_shortage(tick, entry, first=False) is not None
         if not has_time or is_spent:
@@ -124,12 +126,6 @@ def _claim_next_attempt(tick: Tick, entry: Entry, entry_row: EntryRow, run: Open
         recovery.recover_lost_attempt(tick, claim, LOST_RECORD)
         return None
     return claim
-
-
-def _may_try_again(tx: Transaction, entry: Entry, entry_row: EntryRow, run: OpenRun) -> bool:
-    """Whether a waiting run is in time for another attempt. A run that failed is not tried again while its breaker is open."""
-    is_blocked = run.has_failed and breakers.has_open_breaker(tx, entry)
-    return not is_blocked and planning.may_still_run(tx, entry, entry_row, run.slot)
 
 
 def _report_start(tx: Transaction, claim: Claim, late: float | None) -> None:

@@ -135,7 +135,9 @@ class DaemonExecutors:
             self._send_delivery, lambda outgoing: f"{instance}/outbox/{outgoing.message.id}", notify, self.loop
         )
         # The result of a ping can wait for the next tick.
-        self.pings: LocalExecutor[Ping, DeliveryResult] = LocalExecutor(self._send_ping, lambda _: "", lambda: None, self.loop)
+        self.pings: LocalExecutor[Ping, DeliveryResult] = LocalExecutor(
+            lambda ping, _: deadman_switch.send_ping(ping, self.http), lambda _: "", lambda: None, self.loop
+        )
 
     def adopt_runs(
         self, db: sqlite3.Connection, written_by: str | None, is_over: Callable[[], bool], *, may_lack_commits: bool
@@ -187,6 +189,3 @@ class DaemonExecutors:
     async def _send_delivery(self, outgoing: Delivery, children: Children) -> DeliveryResult:
         children.permit = self.standby
         return await delivery.send_delivery(outgoing, children.start, self.http, self._read_clocks().now)
-
-    async def _send_ping(self, ping: Ping, children: Children) -> DeliveryResult:
-        return await deadman_switch.send_ping(ping, self.http)

@@ -162,32 +162,21 @@ def cancel_wake(tick: Tick, request: VerbRequest[verbs.CancelWake]) -> Cancelled
     return CancelledWake(wake=wake.id, says=f"wake {wake.id} for {wake.kind.label_of(wake.name)} is cancelled")
 
 
-JOB_OBSTACLE_TEXTS = {
-    Skip.DISABLED: "disabled in the config",
-    Skip.PAUSED: "paused; resume it first",
-    Skip.ALREADY_RUNNING: "already running",
-}
-
-
 @effect_of(verbs.RunJob)
 def run_job(tick: Tick, request: VerbRequest[verbs.RunJob]) -> WakeAccepted:
     """A job that is disabled, paused or running is refused, and the skip is recorded."""
     entry_row, source = _declared_entry(tick, *request.key), request.sender.source
-    obstacle = _obstacle_to_job(tick.tx, entry_row)
-    if obstacle is not None:
-        slot_records.record_skip(tick.tx, entry_row, source, obstacle, tick.now)
-        raise Refused(obstacle, f"cron job {request.name!r} is {JOB_OBSTACLE_TEXTS[obstacle]}")
+    obstacles = (
+        (entry_row.state != "active", Skip.DISABLED, "disabled in the config"),
+        (entry_row.paused, Skip.PAUSED, "paused; resume it first"),
+        (runs.find_open_run(tick.tx.db, *request.key) is not None, Skip.ALREADY_RUNNING, "already running"),
+    )
+    for applies, obstacle, says in obstacles:
+        if applies:
+            slot_records.record_skip(tick.tx, entry_row, source, obstacle, tick.now)
+            raise Refused(obstacle, f"cron job {request.name!r} is {says}")
     wake = Wake(request.name, source, request.sender.name, kind=Kind.CRON)
     return WakeAccepted(wake=wake_starts.accept_wake(tick, entry_row, wake), says=f"{_label(request)} is queued")
-
-
-def _obstacle_to_job(tx: Transaction, entry_row: EntryRow) -> Skip | None:
-    if entry_row.state != "active":
-        return Skip.DISABLED
-    if entry_row.paused:
-        return Skip.PAUSED
-    running = runs.find_open_run(tx.db, entry_row.kind, entry_row.name) is not None
-    return Skip.ALREADY_RUNNING if running else None
 
 
 @effect_of(verbs.ReportResult)
@@ -290,7 +279,9 @@ def record_activity(tick: Tick, request: VerbRequest[verbs.NoteActivity]) -> Rec
         except ValueError as error:
             raise Refused("bad_request", str(error)) from None
         agent_memory.record_target(tick.tx, request.name, target, verb.title and one_line(verb.title))
-    updated_row = _with_counts(entry_row, verb, tick.now)
+    counts = {"queue": verb.queue, "approvals": verb.pending_approvals}
+    given = {name: count for name, count in counts.items() if count is not None}
+    updated_row = entry_row._replace(**given, active_at=tick.now) if given else entry_row
     entries.change_entry(tick.tx, entry_row, updated_row)
     last = next(iter(agent_memory.known_targets(tick.tx.db, request.name)), None)
     return RecordedActivity(
@@ -299,14 +290,6 @@ def record_activity(tick: Tick, request: VerbRequest[verbs.NoteActivity]) -> Rec
         pending_approvals=updated_row.approvals,
         says=f"the activity of {_label(request)} is recorded",
     )
-
-
-def _with_counts(entry_row: EntryRow, verb: verbs.NoteActivity, now: datetime) -> EntryRow:
-    if verb.queue is None and verb.pending_approvals is None:
-        return entry_row
-    queue = entry_row.queue if verb.queue is None else verb.queue
-    approvals = entry_row.approvals if verb.pending_approvals is None else verb.pending_approvals
-    return entry_row._replace(queue=queue, approvals=approvals, active_at=now)
 
 
 @effect_of(verbs.HoldLock)

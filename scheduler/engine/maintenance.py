@@ -15,15 +15,7 @@ from scheduler.model.entry import Key
 from scheduler.model.events import Event, RunClosed
 from scheduler.model.outcome import ANSWERED, Kind
 from scheduler.model.problem import PAUSED, Subject
-from scheduler.store import (
-    clock_changes,
-    entries,
-    lane_holds,
-    outbox,
-    problems,
-    retention,
-    runs,
-)
+from scheduler.store import clock_changes, entries, lane_holds, outbox, problems, retention, runs
 from scheduler.store.runs import NeededRuns
 
 MAINTENANCE_INTERVAL = timedelta(minutes=1)

@@ -6,8 +6,8 @@ from datetime import datetime, timedelta
 from functools import partial
 
 from heartbeat.findings import Report
-from heartbeat.runners import MAX_ANSWER, Answer
-from heartbeat.runners.agent_json import answer_from_report
+from heartbeat.runners import Answer
+from heartbeat.runners.agent_json import answer_from_report, with_text
 from scheduler.engine import settle
 from scheduler.engine.tick_items import Refused, Tick, run_for_entry
 from scheduler.model.entry import Entry
@@ -77,9 +77,9 @@ def record_result(tick: Tick, run_id: int, text: str | None, error: str | None, 
     if entry is None:
         raise Refused("too_late", f"run {run_id} no longer waits for a result: {found.name} was removed from the config")
     if report is not None:
-        result = _judge_report(entry, report, truncated)
+        result = _classify(entry, answer_from_report(Answer(truncated=truncated), report))
     elif text is not None:
-        result = _judge_answer(entry, text, truncated)
+        result = _classify(entry, with_text(Answer(truncated=truncated), text))
     else:
         result = AttemptResult(Outcome.FAILED, Failure.EXIT, error=error)
     recorded = settle.record_late_result(tick, entry, found.slot, storable_result(result)) if found.due_at else None
@@ -115,7 +115,9 @@ def _cancel_awaited_result(tick: Tick, run_id: int) -> None:
     found = runs.find_awaited_result(tick.tx.db, run_id)
     entry = tick.plan.entries.get((found.kind, found.name)) if found else None
     if found is None or entry is None or found.given_up:
-        raise Refused(*_explain_no_cancel(tick.tx, run_id))
+        if (known := run_history.get_run(tick.tx.db, run_id)) is None:
+            raise Refused("not_found", f"no run {run_id}; `heartbeatd runs` lists them")
+        raise Refused("closed", f"run {run_id} has already ended: {known.result}")
     result = _cancelled_result("was cancelled before its result was reported")
     if not found.due_at or settle.record_late_result(tick, entry, found.slot, result) is None:
         raise Refused("closed", f"run {run_id} already has its result")
@@ -125,24 +127,8 @@ def _cancelled_result(error: str) -> AttemptResult:
     return AttemptResult(Outcome.ABANDONED, Reason.CANCELLED, error=error)
 
 
-def _explain_no_cancel(tx: Transaction, run_id: int) -> tuple[str, str]:
-    known = run_history.get_run(tx.db, run_id)
-    if known is None:
-        return "not_found", f"no run {run_id}; `heartbeatd runs` lists them"
-    return "closed", f"run {run_id} has already ended: {known.result}"
-
-
-def _judge_answer(entry: Entry, text: str, truncated: bool) -> AttemptResult:
-    """Classify the answer like an immediate one, with the same limits."""
-    kept = text.replace("\0", "")
-    if len(kept.encode(errors="replace")) > MAX_ANSWER:
-        return AttemptResult(Outcome.FAILED, Failure.BAD_ANSWER, error=f"the answer is larger than {MAX_ANSWER} bytes")
-    return classify_answer(entry, Answer(text=kept, truncated=truncated))
-
-
-def _judge_report(entry: Entry, report: Report, truncated: bool) -> AttemptResult:
-    """Classify findings like those of an immediate answer, with the same limits."""
-    answer = answer_from_report(Answer(truncated=truncated), report)
+def _classify(entry: Entry, answer: Answer) -> AttemptResult:
+    """Classify an answer like an immediate one. It is a failure if it is too large."""
     if answer.failure is not None:
         return AttemptResult(Outcome.FAILED, answer.failure, error=answer.error)
     return classify_answer(entry, answer)

@@ -66,9 +66,7 @@ def slot_to_start(tick: Tick, entry: Entry, entry_row: EntryRow) -> tuple[EntryR
         _record_skipped(tick, entry_row, Skip.MISSED, passed)
         return settled, None
     if passed.count > 1:
-        _report_unstarted(tick.tx, tick.awake_since, entry_row, passed.first, passed.count - 1)
-        why = _why_missed(tick, due_at)
-        slot_records.record_skip(tick.tx, entry_row, trigger, Skip.MISSED, passed.first, passed.count - 1, why)
+        _record_skipped(tick, entry_row, Skip.MISSED, passed, passed.count - 1)
     woken_at = entry_row.last_woken_at if entry_row.kind is Kind.HEARTBEAT else None
     if woken_at is not None and slot < woken_at + tick.limits.wake_gap:
         slot_records.record_skip(tick.tx, entry_row, trigger, Skip.SUPERSEDED, slot)
@@ -161,12 +159,13 @@ def _record_span(tick: Tick, entry_row: EntryRow, after: datetime, until: dateti
     return passed
 
 
-def _record_skipped(tick: Tick, entry_row: EntryRow, reason: Skip, slots: AnySlotRange) -> None:
-    why = None
+def _record_skipped(tick: Tick, entry_row: EntryRow, reason: Skip, slots: AnySlotRange, first: int | None = None) -> None:
+    """Record slots as skipped: all of them, or the `first` ones."""
+    count, why = first or slots.count, None
     if reason is Skip.MISSED:
-        _report_unstarted(tick.tx, tick.awake_since, entry_row, slots.first, slots.count)
+        _report_unstarted(tick, entry_row, slots.first, count)
         why = _why_missed(tick, slots.latest + entry_row.schedule.offset)
-    slot_records.record_skip(tick.tx, entry_row, entry_row.schedule.trigger, reason, slots.first, slots.count, why)
+    slot_records.record_skip(tick.tx, entry_row, entry_row.schedule.trigger, reason, slots.first, count, why)
 
 
 def _why_missed(tick: Tick, due_at: datetime) -> str | None:
@@ -175,17 +174,15 @@ def _why_missed(tick: Tick, due_at: datetime) -> str | None:
     return tick.no_capacity_why() if is_full else None
 
 
-def _report_unstarted(tx: Transaction, awake_since: datetime, entry_row: EntryRow, first: datetime, count: int) -> None:
+def _report_unstarted(tick: Tick, entry_row: EntryRow, first: datetime, count: int) -> None:
     """Report for the metrics how late slots are that came due while the daemon was running and could not start."""
     offset = entry_row.schedule.offset
-    if first + offset < awake_since:
+    if first + offset < tick.awake_since:
         return
-    missed = islice(
-        entry_schedule.slots_between(entry_row.schedule, first - entry_schedule.MICROSECOND, tx.now - offset),
-        min(count, MAX_SLOTS_MEASURED),
-    )
-    late = tuple((tx.now - slot - offset).total_seconds() for slot in missed)
-    tx.report(SlotsMissed(entry_row.kind, entry_row.name, late))
+    passed = entry_schedule.slots_between(entry_row.schedule, first - entry_schedule.MICROSECOND, tick.now - offset)
+    missed = islice(passed, min(count, MAX_SLOTS_MEASURED))
+    late = tuple((tick.now - slot - offset).total_seconds() for slot in missed)
+    tick.tx.report(SlotsMissed(entry_row.kind, entry_row.name, late))
 
 
 def skip_paused_slots(tx: Transaction, entry_row: EntryRow, until: datetime) -> EntryRow:

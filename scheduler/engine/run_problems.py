@@ -18,16 +18,7 @@ from scheduler.engine.reported_problems import ReportUpdate
 from scheduler.engine.tick_items import Tick
 from scheduler.model.entry import Claim
 from scheduler.model.entry_row import EntryRow, KnownState, count_held
-from scheduler.model.outcome import (
-    ANSWERED,
-    FAILURES,
-    SUCCESSES,
-    AttemptResult,
-    Kind,
-    Outcome,
-    Reason,
-    Skip,
-)
+from scheduler.model.outcome import ANSWERED, FAILURES, SUCCESSES, AttemptResult, Kind, Outcome, Reason, Skip
 from scheduler.model.problem import PAUSED, Finding, Problem, Subject
 from scheduler.model.settings import Target
 from scheduler.store import breakers, problems

@@ -518,18 +518,12 @@ def give_up_waiting(tick: Tick, entry: Entry | None, entry_row: EntryRow, run: O
         close_abandoned(tick, entry, entry_row, run, AttemptResult(Outcome.SKIPPED, run.waits_for, error=run.error))
         return
     failed = run.has_failed  # otherwise it was interrupted
-    error = _error_text(run, spent=spent)
+    error = _with_budget_text(run.error) if spent else run.error or "no time was left for another try"
     message = f"{entry_row.name} {'failed' if failed else 'was interrupted'}: {error}" if entry_row.kind is Kind.CRON else None
     outcome = Outcome.FAILED if failed else Outcome.ABANDONED
     has_time = spent or (failed and entry_row.state != "active")
     reason = _reason_of_last_attempt(run) if has_time else Reason.NO_TIME_LEFT
     close_abandoned(tick, entry, entry_row, run, AttemptResult(outcome, reason, text=run.text, error=error, message=message))
-
-
-def _error_text(run: OpenRun, *, spent: bool) -> str:
-    if not spent:
-        return run.error or "no time was left for another try"
-    return _with_budget_text(run.error)
 
 
 def _with_budget_text(error: str | None) -> str:

@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -58,15 +57,16 @@ def take_lock(settings: Settings, instance: str, now: Callable[[], datetime]) ->
     if remote and settings.postgresql is None:
         log_event(logging.WARNING, "state_folder", problem=f"{folder} is on {remote}, where SQLite's locks are unreliable")
     path = settings.state.with_name(settings.state.name + ".lock")
-    for retries in count():
+    retries = 0
+    while True:
         try:
             return StateLock.take(path, started_at=now(), instance=instance)
         except AlreadyRunning as held:  # by a command that writes while no daemon runs, or by a process that has not named itself
             if retries >= (MAX_LOCK_RETRIES if held.is_command else 1):
                 record_refused_start(path, RefusedStart(now(), os.getpid(), str(settings.path)))
                 raise
+        retries += 1
         time.sleep(LOCK_RETRY_SECONDS)
-    raise AssertionError("the retries have no end")
 
 
 def open_store(path: Path | str) -> Store:

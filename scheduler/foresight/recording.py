@@ -14,6 +14,7 @@ from heartbeat.findings import Finding, Report, Severity
 from heartbeat.runners import Action, Answer, Decision, Failure, ProcessResult, Tokens
 from heartbeat.verdict import OK_TOKEN, Suppression
 from heartbeat.words import format_count
+from scheduler.engine.settle import FAILURES_WITH_ANSWER
 from scheduler.model.entry import Key
 from scheduler.model.outcome import FAILURES, Outcome, Reason, Skip, Trigger
 from scheduler.model.problem import Effect
@@ -24,7 +25,6 @@ Form = Literal["text", "findings", "decision"]
 # A slot that was skipped for one of these reasons was looked at: its precheck was made.
 CHECKED = frozenset({Skip.PRECHECK, Skip.PRECHECK_UNCHANGED, Skip.PRECHECK_FAILED})
 MIN_WHOLE_DAYS = 2
-FAILED_WITH_ANSWER = frozenset({Reason.POSTCHECK, Reason.REPORTED_FAILURE})
 LIKE_WITHIN = timedelta(hours=12)  # of the same time of a recorded day
 
 
@@ -90,7 +90,7 @@ def recorded_answer(run: RecordedRun, form: Form, *, decides: str | None = None)
         is_skip = run.why == Suppression.DECIDED_SKIP
         return Answer(decision=Decision(Action.SKIP if is_skip else Action.RUN, ""), tokens=tokens, cost_usd=cost)
     tokens, cost = _usage({model: used for model, used in run.usage.items() if model != decides})
-    if run.outcome in FAILURES and run.why not in FAILED_WITH_ANSWER:
+    if run.outcome in FAILURES and run.why not in FAILURES_WITH_ANSWER:
         failure = Failure.TIMEOUT if run.outcome is Outcome.TIMEOUT else _failure(run.why)
         return Answer(failure=failure, error=run.error or "", tokens=tokens, cost_usd=cost)
     if run.outcome is Outcome.ASYNC:

@@ -574,7 +574,7 @@ def _entries(settings: Settings, tallies: Sequence[Tally]) -> list[SimulatedEntr
 
 
 def _days(tallies: Sequence[Tally], *, is_priced: bool) -> list[SimulatedDay]:
-    runs, calls = _ranges([tally.runs_on for tally in tallies]), _ranges([tally.calls_on for tally in tallies])
+    days = {day for tally in tallies for day in (*tally.runs_on, *tally.calls_on)}
     return [
         SimulatedDay(
             day=day,
@@ -582,7 +582,7 @@ def _days(tallies: Sequence[Tally], *, is_priced: bool) -> list[SimulatedDay]:
             calls=_range(tally.calls_on[day] for tally in tallies),
             usd=_range(tally.usd_on.get(day, 0) for tally in tallies) if is_priced else None,
         )
-        for day in sorted({*runs, *calls})
+        for day in sorted(days)
     ]
 
 

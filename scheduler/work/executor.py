@@ -80,9 +80,8 @@ class Executor(Protocol[T, R]):
 class WorkerLoop:
     """An asyncio event loop in a daemon thread, which starts with the first call. All executors of a daemon share it."""
 
-    def __init__(self, clock: BootClock, name: str = "work") -> None:
+    def __init__(self, clock: BootClock) -> None:
         self._clock = clock
-        self._name = name
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -106,7 +105,7 @@ class WorkerLoop:
 
     def _start_thread(self) -> asyncio.AbstractEventLoop:
         loop = self._clock.new_loop()
-        self._thread = threading.Thread(target=self._run_loop, args=(loop,), name=f"heartbeatd-{self._name}", daemon=True)
+        self._thread = threading.Thread(target=self._run_loop, args=(loop,), name="heartbeatd-work", daemon=True)
         try:
             self._thread.start()
         except RuntimeError:
@@ -203,7 +202,7 @@ class LocalExecutor(Generic[T, R]):
             if job is None:
                 return
             self._results[number] = done
-        self._loop.call_soon(self._cancel_task, job)
+        self._loop.call_soon(self._end_task, job, "cancelled")
 
     def _begin_task(self, job: _SubmittedTask[T, R]) -> None:
         """Begin a task, unless it has been given up in the meantime."""
@@ -224,11 +223,6 @@ class LocalExecutor(Generic[T, R]):
         """End its programs and cancel its call; but not after a timeout, because a call has its own, with a better error."""
         job.children.end_all(why)
         if job.running is not None and why != "timeout":
-            job.running.cancel()
-
-    @staticmethod
-    def _cancel_task(job: _SubmittedTask[T, R]) -> None:
-        if job.running is not None:
             job.running.cancel()
 
     def _on_task_done(self, job: _SubmittedTask[T, R], work: asyncio.Task[R]) -> None:

@@ -34,7 +34,7 @@ class MakeExecutor(Protocol):
 
 @pytest.fixture
 def make() -> MakeExecutor:
-    return lambda carry, notify, places=8: LocalExecutor(carry, str, notify, WorkerLoop(BootClock(), "test"))
+    return lambda carry, notify, places=8: LocalExecutor(carry, str, notify, WorkerLoop(BootClock()))
 
 
 def settle(executor: Executor[str, str]) -> None:
@@ -187,7 +187,7 @@ def test_many_simultaneous_programs_do_not_need_a_thread_each() -> None:
         return ended.output.decode().strip()
 
     before = threading.active_count()
-    executor: LocalExecutor[str, str] = LocalExecutor(carry, str, started.release, WorkerLoop(BootClock(), "test"))
+    executor: LocalExecutor[str, str] = LocalExecutor(carry, str, started.release, WorkerLoop(BootClock()))
     for number in range(many):
         executor.submit(number, f"job {number}")
     seen = 0
@@ -222,9 +222,7 @@ def test_a_waiting_call_needs_no_thread_and_can_be_cancelled() -> None:
     events: list[str] = []
     begun, ended = threading.Semaphore(0), threading.Semaphore(0)
     before = threading.active_count()
-    executor: LocalExecutor[str, str] = LocalExecutor(
-        waits_for_ever(events, begun), str, ended.release, WorkerLoop(BootClock(), "test")
-    )
+    executor: LocalExecutor[str, str] = LocalExecutor(waits_for_ever(events, begun), str, ended.release, WorkerLoop(BootClock()))
     for number in range(100):
         executor.submit(number, "a")
         assert begun.acquire(timeout=PATIENCE)
@@ -267,7 +265,7 @@ def test_a_call_that_is_given_up_releases_its_resources(make: MakeExecutor) -> N
 def test_a_closed_loop_cancels_its_tasks_and_then_awaits_the_last_call() -> None:
     order: list[str] = []
     begun, ended = threading.Semaphore(0), threading.Semaphore(0)
-    loop = WorkerLoop(BootClock(), "test")
+    loop = WorkerLoop(BootClock())
     executor: LocalExecutor[str, str] = LocalExecutor(waits_for_ever(order, begun), str, ended.release, loop)
     executor.submit(1, "a")
     assert begun.acquire(timeout=PATIENCE)
@@ -285,7 +283,7 @@ def test_without_a_free_thread_a_task_fails_and_the_next_one_runs() -> None:
     async def carry(task: str, children: Children) -> str:
         return task.upper()
 
-    executor: LocalExecutor[str, str] = LocalExecutor(carry, str, started.release, WorkerLoop(BootClock(), "test"))
+    executor: LocalExecutor[str, str] = LocalExecutor(carry, str, started.release, WorkerLoop(BootClock()))
     with no_thread_left():
         executor.submit(1, "first")
     executor.submit(2, "second")

@@ -204,7 +204,7 @@ class RemoteBench:
         kind: type[JobQueue] = JobQueue,
     ) -> RemoteExecutor:
         """A remote executor without a worker."""
-        loop = WorkerLoop(self._clock, "scheduler")
+        loop = WorkerLoop(self._clock)
         name = owner or self.queue
         links = links_of_texts(name, loop, notify, may_submit, report_state)
         executor = RemoteExecutor(kind(self.dsn, self.queue), TextCodec(name, seconds), links, lease)
@@ -243,7 +243,7 @@ class RemoteBench:
         **options: Any,
     ) -> RemoteWorker:
         """A worker in a thread of this process. `options` are passed to it."""
-        loop = WorkerLoop(self._clock, "worker")
+        loop = WorkerLoop(self._clock)
         worker = RemoteWorker(
             kind(self.dsn, self.queue), codec or TextCodec(), carry or Work(), str, loop, name=name, concurrency=places,
             lease=lease, clock=lambda: self._clock.read() + self.offset, **options,
