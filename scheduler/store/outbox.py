@@ -25,7 +25,6 @@ from scheduler.store.rows import insert_new, read_row, replace_row
 from scheduler.store.transaction import Transaction, first_time, recall
 
 LADDER = (timedelta(minutes=1), timedelta(minutes=5), timedelta(minutes=30), timedelta(hours=2))
-LAST_STEP = LADDER[-1]
 GIVE_UP = timedelta(hours=24)
 
 NO_RUN = 0  # the run of a message that is about none
@@ -393,7 +392,7 @@ def record_delivery(tx: Transaction, message: OutboxMessage, receipt: str = "") 
 
 def retry_delay(attempts: int) -> timedelta:
     """How long to wait after so many failed attempts in a row."""
-    return LADDER[attempts - 1] if attempts <= len(LADDER) else LAST_STEP
+    return LADDER[min(attempts, len(LADDER)) - 1]
 
 
 def retry_message_later(tx: Transaction, message: OutboxMessage, error: str, wait: timedelta | None) -> None:
@@ -567,7 +566,7 @@ class EntryMessages:
 
     def is_undelivered(self, now: datetime) -> bool:
         """Whether they have not arrived, and are not just on their way."""
-        if self.state not in UNDELIVERED or (self.is_held and self.state is DeliveryState.PENDING):
+        if self.state not in UNDELIVERED or self.is_held:
             return False
         is_moving = self.state in (DeliveryState.PENDING, DeliveryState.SENDING)
         return not (is_moving and self.tries <= 1 and self.error is None and now - self.since < ON_ITS_WAY)

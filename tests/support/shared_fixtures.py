@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import resource
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,10 @@ from hypothesis import settings
 from servers.discord import Discord
 from servers.postgres import EmptyDatabases, PostgresServer
 from servers.telegram import Telegram
-from world import ON_SERVER, DatabaseOf, MakeWorld, World
+from world import ON_SERVER, DatabaseOf, MakeWorld, World, open_store, utc
+
+from scheduler.store.locations import open_for_writing
+from scheduler.store.transaction import Transaction
 
 settings.register_profile("steady", deadline=None)  # the duration of an example depends on the load of the machine
 settings.load_profile("steady")
@@ -76,6 +79,15 @@ def make_world(tmp_path: Path, database_of: DatabaseOf) -> Iterator[MakeWorld]:
     yield begin
     for world in worlds:
         world.store.close()
+
+
+@pytest.fixture
+def tx(tmp_path: Path, database_of: DatabaseOf) -> Iterator[Transaction]:
+    """A transaction in an empty database, at 08:00. A test may change its time."""
+    server = database_of(tmp_path)
+    store = open_for_writing(server) if server else open_store(tmp_path / "heartbeatd.db")
+    with closing(store), store.transaction() as db:
+        yield Transaction(db, utc("2026-03-02 08:00"), "boot")
 
 
 @pytest.fixture(scope="session")
