@@ -33,7 +33,7 @@ from scheduler.engine.clock_adjustment import ClockReading
 from scheduler.engine.delivery import Delivery
 from scheduler.engine.tick import Engine, Executors
 from scheduler.engine.tick_items import Inbox, Request, Tick
-from scheduler.model.entry import Claim, Entry, Key
+from scheduler.model.entry import Claim, Key
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.events import Event
 from scheduler.model.message import DeliveryResult
@@ -263,6 +263,7 @@ class Playback:
         self.clock = VirtualClock(start)
         self.settings = copy_into(settings, folder)
         self._plan = make_plan(self.settings)
+        self.entries = self._plan.entries
         self._store = MemoryStore()
         self._outside = outside
         self._listen = listen
@@ -315,11 +316,6 @@ class Playback:
         """Submit a request. A refusal is its answer, and has no effect."""
         self._inbox.submit(request)
         self._daemon.settle()
-
-    @property
-    def entries(self) -> Mapping[Key, Entry]:
-        """The entries of the config."""
-        return self._plan.entries
 
     @property
     def connection(self) -> sqlite3.Connection:

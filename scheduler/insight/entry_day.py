@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import cached_property
-from typing import Any
 
 from heartbeat.checklist import parse_checklist
 from heartbeat.checks import load_checklist
@@ -26,7 +25,6 @@ from scheduler.model.entry_schedule import MICROSECOND
 from scheduler.model.outcome import ANSWERED, FAILURES, DeliveryState, Failure, Kind, Outcome, Reason, Skip, Suppression, Trigger
 from scheduler.model.settings import LAST_TARGET, LOG_CHANNEL
 from scheduler.store import entries, run_history
-from scheduler.store.outbox import EntryMessages
 from scheduler.store.run_history import CauseCount
 
 MAX_CHANGES = 2  # changed keys in a line
@@ -63,10 +61,16 @@ def existed(records: Records, row: EntryRow) -> bool:
 
 
 class _EntryDay(ExplainedEntry):
-    """The day of one entry."""
+    """The day of one entry.
+
+    `ran` counts the runs of the day, by slots or wakes, whatever their outcome, `skipped` the slots that did not run, and
+    `delivered` the delivered messages of its runs. `undelivered` are messages and notifications that have not arrived. Those that
+    will never arrive by themselves come first.
+    """
 
     def __init__(self, records: Records, row: EntryRow) -> None:
         super().__init__(records, row)
+        self._schedule_parts = entry_schedule.schedule_parts(row.schedule_text)
         found = records.causes.get(self.key, [])
         # A job after another one has no slots: each end of that job is like one.
         others = outcome.WITHOUT_SLOT - ({Trigger.CRON} if "after" in self._schedule_parts else set())
@@ -74,37 +78,23 @@ class _EntryDay(ExplainedEntry):
         self._other_runs = [each for each in found if each.trigger in others]
         self._all_runs = (*self._causes, *self._other_runs)
         self._failed = [each for each in self._all_runs if _has_failed(each)]
+        self._open_cause = next((each for each in self._causes if each.state != "closed"), None)  # its run that has not ended
         self._messages = records.messages.get(self.key, [])
         self._past = records.past.get(self.key, [])
-
-    @property
-    def _schedule_parts(self) -> Mapping[str, Any]:
-        return entry_schedule.schedule_parts(self.row.schedule_text)
+        self.ran = sum(each.runs for each in self._all_runs if _has_run(each))
+        self.skipped = sum(each.slots for each in self._causes if each.outcome == Outcome.SKIPPED)
+        arrived = (each for each in self._messages if each.state is DeliveryState.DELIVERED and not each.is_notice)
+        self.delivered = sum(each.count for each in arrived)
+        self.undelivered = sorted((each for each in self._messages if each.is_undelivered(self.now)), key=lambda each: each.rank)
+        self._adopt_command = "heartbeatd reload" if records.daemon.is_running else "heartbeatd run"
+        self._explain_command = f"heartbeatd explain {self.label}"
+        is_agent = row.kind is Kind.HEARTBEAT
+        self._effective_command = f"heartbeatd check --effective {row.name}" if is_agent else self._explain_command
 
     def _is_normal(self, reason: str | None) -> bool:
         """Whether slots are skipped for this reason as part of normal work."""
         waits_for_failure = reason == Skip.PREDECESSOR and self._schedule_parts.get("on") == "failure"
         return reason in NORMAL_SKIPS or waits_for_failure
-
-    @property
-    def ran(self) -> int:
-        """The runs of the day, by slots or wakes, whatever their outcome."""
-        return sum(each.runs for each in self._all_runs if _has_run(each))
-
-    @property
-    def skipped(self) -> int:
-        """The slots of the day that did not run."""
-        return sum(each.slots for each in self._causes if each.outcome == Outcome.SKIPPED)
-
-    @property
-    def delivered(self) -> int:
-        """The messages of its runs that were delivered."""
-        return sum(each.count for each in self._messages if each.state is DeliveryState.DELIVERED and not each.is_notice)
-
-    @cached_property
-    def undelivered(self) -> list[EntryMessages]:
-        """Messages and notifications that have not arrived, those first that will never arrive by themselves."""
-        return sorted((each for each in self._messages if each.is_undelivered(self.now)), key=lambda each: each.rank)
 
     def explain(self) -> EntryOverview:
         """The most important fact about this day. The first check that finds an explanation decides."""
@@ -334,11 +324,6 @@ class _EntryDay(ExplainedEntry):
         says = f"limits.concurrency is reached by {' and '.join(names)}: {slots} did not start"
         command = f"heartbeatd show {run_id}" if shown else "heartbeatd status"
         return self._overview("silent", "no_capacity", says, command, run_id)
-
-    @property
-    def _open_cause(self) -> CauseCount | None:
-        """Its run that has not ended."""
-        return next((each for each in self._causes if each.state != "closed"), None)
 
     def _open_run(self) -> EntryOverview | None:
         """A run waits, or has been in progress beyond the next slot."""
@@ -626,18 +611,6 @@ class _EntryDay(ExplainedEntry):
         return (f"ran {times}" if self.ran else "nothing to do") + sent
 
     # --- details ------------------------------------------------------------------------------------------------------
-
-    @property
-    def _adopt_command(self) -> str:
-        return "heartbeatd reload" if self.records.daemon.is_running else "heartbeatd run"
-
-    @property
-    def _explain_command(self) -> str:
-        return f"heartbeatd explain {self.label}"
-
-    @property
-    def _effective_command(self) -> str:
-        return f"heartbeatd check --effective {self.row.name}" if self.row.kind is Kind.HEARTBEAT else self._explain_command
 
     def _run(self, run_id: int) -> RunRecord:
         found = run_history.get_run(self.db, run_id)

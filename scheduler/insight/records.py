@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
-from heartbeat.spec import Agent, Heartbeat
+from heartbeat.spec import Heartbeat
 from heartbeatd.answers import ExplainedEvent, LockHolder, PersonQuestion, QuietReason
 from scheduler.engine import plan_sync
 from scheduler.insight import obstacles, slot_history
@@ -189,44 +189,21 @@ def _row_of_new_entry(entry: Entry, now: datetime) -> EntryRow:
 
 
 class ExplainedEntry:
-    """One entry, and what is on record about it."""
+    """One entry, and what is on record about it.
+
+    `label` is agent/NAME or cron/NAME. The others are None if the config does not have it: `entry`, `spec`, the settings of an
+    agent (None for a job), and `reporter`, the settings by which its findings become problems (None without findings).
+    """
 
     def __init__(self, records: Records, row: EntryRow) -> None:
-        self.records = records
+        self.records, self.db, self.now = records, records.db, records.now
         self.row = row
+        self.key: Key = (row.kind, row.name)
+        self.label = row.kind.label_of(row.name)
+        self.entry = records.plan.entries.get(self.key) if records.plan else None
+        self.spec = self.entry.spec if self.entry and isinstance(self.entry.spec, Heartbeat) else None
+        self.reporter = self.entry.reporter if self.entry else None
         self._loaded: dict[tuple[datetime, datetime], EntryRecord] = {}
-
-    @property
-    def db(self) -> sqlite3.Connection:
-        return self.records.db
-
-    @property
-    def now(self) -> datetime:
-        return self.records.now
-
-    @property
-    def key(self) -> Key:
-        return self.row.kind, self.row.name
-
-    @property
-    def label(self) -> str:
-        """agent/NAME or cron/NAME."""
-        return self.row.kind.label_of(self.row.name)
-
-    @property
-    def entry(self) -> Entry | None:
-        """The entry in the config; None without one."""
-        return self.records.plan.entries.get(self.key) if self.records.plan else None
-
-    @property
-    def spec(self) -> Heartbeat | None:
-        """The settings of an agent in the config; None for a job, and without a config."""
-        return self.entry.spec if self.entry and isinstance(self.entry.spec, Heartbeat) else None
-
-    @property
-    def reporter(self) -> Agent | None:
-        """The settings by which its findings become problems; None without findings, and without a config."""
-        return self.entry.reporter if self.entry else None
 
     @cached_property
     def zone(self) -> ZoneInfo:
