@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from scheduler.model.entry import Key
 
 CommandFunction = Callable[..., object]
-Command = TypeVar("Command", bound=CommandFunction | click.Command)
 Parsed = TypeVar("Parsed")
 Completion = Callable[[click.Context, click.Parameter, str], list[str]]
 
@@ -67,71 +66,6 @@ def call_work(place: str, given: dict[str, Any], *more: object) -> object:
     return work(*more, **given)
 
 
-def config_option(command: CommandFunction) -> CommandFunction:
-    """Add `-c/--config` to a command, as `path`. It can also be given before the command; the default is config.yaml."""
-    option = click.option(
-        "-c",
-        "--config",
-        "path",
-        type=click.Path(path_type=Path),
-        callback=_nearest_config,
-        is_eager=True,  # other arguments are times in the zone of the config
-        help="The config file.  [default: config.yaml]",
-    )
-    return option(command)
-
-
-def state_option(command: CommandFunction) -> CommandFunction:
-    """Add `--state` to a command, as `state`: the path of the database, or None to use the one in the config."""
-    return click.option("--state", type=FILE, help="The database file.  [default: `state` in the config]")(command)
-
-
-def format_option(
-    command: CommandFunction, flag: str = "--format", of_what: str = "Text for people, or JSON for programs."
-) -> CommandFunction:
-    """Add `--format text|json` to a command, as `form`."""
-    kind = click.Choice(["text", "json"])
-    return click.option(flag, "form", type=kind, default="text", show_default=True, help=of_what)(command)
-
-
-def color_option(command: Command) -> Command:
-    """Add `--color` to a command. It can also be given before the command."""
-    return click.option(
-        "--color",
-        type=click.Choice(COLOR_CHOICES),
-        callback=_choose_colours,
-        expose_value=False,
-        is_eager=True,
-        help="When to use colours. `auto` means: on a terminal, unless NO_COLOR is set.  [default: auto]",
-    )(command)
-
-
-def limit_option(what: str) -> click.Option:
-    """The option `--limit` of a list."""
-    most = click.IntRange(1, 100_000)
-    return click.Option(["--limit"], type=most, default=20, show_default=True, help=f"Maximum number of {what}.")
-
-
-def dry_run_option(command: CommandFunction) -> CommandFunction:
-    """Add `--dry-run` to a command that changes the config file, as `dry_run`."""
-    return click.option("--dry-run", is_flag=True, help="Show the change without writing it.")(command)
-
-
-def parameters_of(*decorators: Callable[[CommandFunction], CommandFunction]) -> list[click.Parameter]:
-    """The parameters that these functions add to a command."""
-
-    def command() -> None: ...
-
-    for decorate in decorators:
-        decorate(command)
-    return click.command()(command).params
-
-
-def reading_options(command: CommandFunction) -> CommandFunction:
-    """Add the options of a command that reads the database, which gets them as `source`, and the choice of colours."""
-    return config_option(state_option(format_option(color_option(command))))
-
-
 def _nearest_config(ctx: click.Context, _: click.Parameter, value: Path | None) -> Path:
     """The value of this command, of a group above it, or of the main command."""
     above: click.Context | None = ctx
@@ -153,6 +87,59 @@ def _choose_colours(ctx: click.Context, _: click.Parameter, value: str | None) -
     else:
         ctx.color = False if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" else None
     return value
+
+
+# As `path`. It can also be given before the command.
+config_option = click.option(
+    "-c",
+    "--config",
+    "path",
+    type=click.Path(path_type=Path),
+    callback=_nearest_config,
+    is_eager=True,  # other arguments are times in the zone of the config
+    help="The config file.  [default: config.yaml]",
+)
+# None: the database in the config.
+state_option = click.option("--state", type=FILE, help="The database file.  [default: `state` in the config]")
+dry_run_option = click.option("--dry-run", is_flag=True, help="Show the change without writing it.")
+# It can also be given before the command.
+color_option = click.option(
+    "--color",
+    type=click.Choice(COLOR_CHOICES),
+    callback=_choose_colours,
+    expose_value=False,
+    is_eager=True,
+    help="When to use colours. `auto` means: on a terminal, unless NO_COLOR is set.  [default: auto]",
+)
+
+
+def format_option(
+    command: CommandFunction, flag: str = "--format", of_what: str = "Text for people, or JSON for programs."
+) -> CommandFunction:
+    """Add `--format text|json` to a command, as `form`."""
+    kind = click.Choice(["text", "json"])
+    return click.option(flag, "form", type=kind, default="text", show_default=True, help=of_what)(command)
+
+
+def limit_option(what: str) -> click.Option:
+    """The option `--limit` of a list."""
+    most = click.IntRange(1, 100_000)
+    return click.Option(["--limit"], type=most, default=20, show_default=True, help=f"Maximum number of {what}.")
+
+
+def parameters_of(*decorators: Callable[[CommandFunction], CommandFunction]) -> list[click.Parameter]:
+    """The parameters that these functions add to a command."""
+
+    def command() -> None: ...
+
+    for decorate in decorators:
+        decorate(command)
+    return click.command()(command).params
+
+
+def reading_options(command: CommandFunction) -> CommandFunction:
+    """Add the options of a command that reads the database, which gets them as `source`, and the choice of colours."""
+    return config_option(state_option(format_option(color_option(command))))
 
 
 class ParsedParam(click.ParamType[Parsed]):
