@@ -11,6 +11,7 @@ import stat
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 from scheduler.model.expected_error import ExpectedError
 from scheduler.store.disk_reserve import DiskReserve, shortage_message
@@ -37,6 +38,13 @@ NO_FILES: tuple[tuple[Callable[[int], bool], str], ...] = (
     (stat.S_ISSOCK, "a socket"),
 )
 MOST_DIGITS = 18  # digits of a row id
+
+
+class _SupportsClose(Protocol):
+    def close(self) -> None: ...
+
+
+Closable = TypeVar("Closable", bound=_SupportsClose)
 
 
 class StoreError(ExpectedError):
@@ -99,13 +107,11 @@ class Store:
         reserve = reserve or DiskReserve(path)
         reserve.release_if_short()
         check_database(path, thorough=check)
-        try:
+        with _store_errors(path):
             if not path.exists() or path.stat().st_size == 0:
                 _create_database(path)
             path.chmod(0o600)
             connection = _open_connection(path)
-        except sqlite3.DatabaseError as error:
-            raise _unusable_error(path, error) from error
         return cls(path, connection, reserve)
 
     def connect(self) -> None:
@@ -217,22 +223,14 @@ def open_read_only(path: Path) -> sqlite3.Connection:
     check_file(path)
     if not path.exists():
         raise StoreError(f"{path}: no database yet; heartbeatd run makes it")
-    try:
-        connection = sqlite3.connect(
-            f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=BUSY_MS / 1000, isolation_level=None
-        )
-    except sqlite3.DatabaseError as error:
-        raise _unusable_error(path, error) from error
-    try:
-        connection.row_factory = sqlite3.Row
-        _refuse_foreign(path, connection)
-        _refuse_other_versions(path, connection)
-    except sqlite3.DatabaseError as error:
-        connection.close()
-        raise _unusable_error(path, error) from error
-    except StoreError:
-        connection.close()
-        raise
+    with _store_errors(path):
+        uri = f"{path.absolute().as_uri()}?mode=ro"
+        connection = sqlite3.connect(uri, uri=True, timeout=BUSY_MS / 1000, isolation_level=None)
+        with closed_after_errors(connection):
+            connection.row_factory = sqlite3.Row
+            if connection.execute("pragma application_id").fetchone()[0] != APPLICATION_ID:
+                raise StoreError(f"{path} is a database of another program; name another file in `state:`")
+            _refuse_other_versions(path, connection)
     return connection
 
 
@@ -246,14 +244,9 @@ def open_read_only_any_version(path: Path) -> sqlite3.Connection:
         return connection
     copy = sqlite3.connect(":memory:", isolation_level=None)
     copy.row_factory = sqlite3.Row
-    try:
+    with closing(connection), _store_errors(path), closed_after_errors(copy):
         connection.backup(copy)
         migrations.apply(copy)
-    except sqlite3.DatabaseError as error:
-        copy.close()
-        raise _unusable_error(path, error) from error
-    finally:
-        connection.close()
     return copy
 
 
@@ -365,21 +358,18 @@ def _create_private(path: Path) -> None:
 def _open_connection(path: Path) -> sqlite3.Connection:
     """The writing connection, with the schema up to date. If that fails it is closed again, which removes its log files."""
     connection = sqlite3.connect(path, timeout=BUSY_MS / 1000, isolation_level=None, cached_statements=STATEMENTS)
-    try:
+    with closed_after_errors(connection):
         connection.row_factory = sqlite3.Row
         for pragma in ("journal_mode = wal", "synchronous = full", "foreign_keys = on", "journal_size_limit = 4194304"):
             connection.execute(f"pragma {pragma}")
         _apply_migrations(path, connection)
-    except BaseException:
-        connection.close()
-        raise
     return connection
 
 
 def _apply_migrations(path: Path, connection: sqlite3.Connection) -> None:
-    if not migrations.pending(connection):
+    pending = migrations.pending(connection)
+    if not pending:
         return
-    pending = [each.name for each in migrations.pending(connection)]
     copy = path.with_name(path.name + ".before-migration") if migrations.applied(connection) else None
     if copy is not None:  # as it is before the migration, for the way back
         _copy(connection, copy)
@@ -418,12 +408,6 @@ def _copy(connection: sqlite3.Connection, copy: Path) -> None:
         raise
 
 
-def _refuse_foreign(path: Path, connection: sqlite3.Connection) -> None:
-    owner = connection.execute("pragma application_id").fetchone()[0]
-    if owner != APPLICATION_ID:
-        raise StoreError(f"{path} is a database of another program; name another file in `state:`")
-
-
 def _refuse_other_versions(path: Path, connection: sqlite3.Connection) -> None:
     obstacle = migrations.obstacle(migrations.applied(connection))
     if obstacle and obstacle.endswith("upgrade heartbeatd"):
@@ -441,13 +425,26 @@ def _is_disk_full(error: sqlite3.Error) -> bool:
     return getattr(error, "sqlite_errorcode", 0) in NO_ROOM
 
 
-def _unusable_error(path: Path, error: sqlite3.DatabaseError) -> StoreError:
-    """The StoreError for an error of SQLite. Only corruption counts as damage; a locked or unreadable file may be sound."""
-    if _is_disk_full(error):
-        return StoreError(f"cannot use {path} just now: its disk is full; free some space there")
-    return StoreError(
-        _damage_message(path, str(error)) if _primary_code(error) in DAMAGE else f"cannot use {path} just now: {error}"
-    )
+@contextmanager
+def closed_after_errors(connection: Closable) -> Iterator[Closable]:
+    """Closes a new connection if it cannot be used after all."""
+    try:
+        yield connection
+    except BaseException:
+        connection.close()
+        raise
+
+
+@contextmanager
+def _store_errors(path: Path) -> Iterator[None]:
+    """Raises StoreError for an error of SQLite. Only corruption counts as damage; a locked or unreadable file may be sound."""
+    try:
+        yield
+    except sqlite3.DatabaseError as error:
+        if _primary_code(error) in DAMAGE:
+            raise StoreError(_damage_message(path, str(error))) from error
+        problem = "its disk is full; free some space there" if _is_disk_full(error) else error
+        raise StoreError(f"cannot use {path} just now: {problem}") from error
 
 
 def _damage_message(path: Path, finding: str) -> str:

@@ -29,6 +29,7 @@ from scheduler.store.database import (
     LeadershipLost,
     Store,
     StoreError,
+    closed_after_errors,
 )
 from scheduler.store.transaction import UnitOfWork
 
@@ -382,7 +383,7 @@ class ServerStore(Store):
         if self._is_ready:
             return
         try:
-            with _closed_after_errors(ServerConnection(self.url, WRITER_SETTINGS, WRITER_CONNECTION)) as connection:
+            with closed_after_errors(ServerConnection(self.url, WRITER_SETTINGS, WRITER_CONNECTION)) as connection:
                 _check_server(self.url, connection)
                 apply_schema(cast("sqlite3.Connection", connection), schema_of(self.url), describe_server(self.url))
         except ServerError as error:
@@ -494,7 +495,7 @@ def open_server_read_only(url: str) -> sqlite3.Connection:
     """A connection to the server that only reads. Raises StoreError if there is nothing to read."""
     server, schema = describe_server(url), schema_of(url)
     try:
-        with _closed_after_errors(ServerConnection(url, READER_SETTINGS)) as connection:
+        with closed_after_errors(ServerConnection(url, READER_SETTINGS)) as connection:
             reader = cast("sqlite3.Connection", connection)
             missing = missing_migrations(reader, schema, server)
     except ServerError as error:
@@ -505,15 +506,6 @@ def open_server_read_only(url: str) -> sqlite3.Connection:
     if is_new(missing):
         raise StoreError(f"{server} has no tables of heartbeatd in the schema {schema} yet; heartbeatd run creates them")
     raise StoreError(f"{server} was written by an older heartbeatd (without schema {missing[0]}); heartbeatd run upgrades it")
-
-
-@contextmanager
-def _closed_after_errors(connection: ServerConnection) -> Iterator[ServerConnection]:
-    try:
-        yield connection
-    except BaseException:
-        connection.close()
-        raise
 
 
 def _check_server(url: str, connection: ServerConnection) -> None:
