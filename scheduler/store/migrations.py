@@ -10,28 +10,24 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Collection
-from typing import Any, NamedTuple
+from typing import Any
 
 Change = Callable[[Any], None]
 
 
-class Migration(NamedTuple):
-    """One change of the tables. `fn` is called with an object whose `conn` is the connection."""
-
-    name: str
-    fn: Change
-
-
 class Migrations:
-    """The changes of the tables, in their order. The library that applies them is slow to import, so readers do without it."""
+    """The changes of the tables by name, in their order. Each is called with an object whose `conn` is the connection.
+
+    The library that applies them is slow to import, so readers do without it.
+    """
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.all: list[Migration] = []
+        self.all: dict[str, Change] = {}
 
     def __call__(self, change: Change) -> Change:
         """Decorate a function as the next migration, with its name."""
-        self.all.append(Migration(change.__name__, change))
+        self.all[change.__name__] = change
         return change
 
     def applied(self, connection: sqlite3.Connection) -> list[str]:
@@ -41,14 +37,14 @@ class Migrations:
         found = connection.execute("select name from _sqlite_migrations where migration_set = ? order by rowid", (self.name,))
         return [row[0] for row in found]
 
-    def pending(self, connection: sqlite3.Connection) -> list[Migration]:
-        """The migrations that this database does not have yet."""
+    def pending(self, connection: sqlite3.Connection) -> list[str]:
+        """The names of the migrations that this database does not have yet."""
         applied = self.applied(connection)
-        return [each for each in self.all if each.name not in applied]
+        return [name for name in self.all if name not in applied]
 
     def obstacle(self, applied: Collection[str]) -> str | None:
         """Why this version cannot use a database with these migrations, as the end of a sentence; None: it can."""
-        known = [each.name for each in self.all]
+        known = list(self.all)
         if applied and known[0] not in applied:
             return (
                 f"was written by an older heartbeatd (schema {max(applied)}, this version supports {known[0]} and later); nothing"
@@ -66,8 +62,8 @@ class Migrations:
         import sqlite_utils
 
         steps = sqlite_utils.Migrations(self.name)
-        for each in self.all:
-            steps(name=each.name)(each.fn)
+        for name, change in self.all.items():
+            steps(name=name)(change)
         steps.apply(sqlite_utils.Database(connection), stop_before=stop_before)
 
 
@@ -482,7 +478,7 @@ create table config_in_force (
   hash text not null,
   mode text not null,               -- watch, manual
   overrides text not null,          -- names of the environment variables that changed it, as JSON
-  snapshot blob not null,           -- its data without secrets, as compressed JSON; empty if it was too large
+  snapshot blob not null,           -- its data without secrets, as compressed JSON
   zone text,                        -- of the times that commands print; null: that of the host
   overridden text                   -- the environment variables that set values, with the values of the file, as JSON
 ) strict;

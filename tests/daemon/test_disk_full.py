@@ -255,7 +255,7 @@ def test_a_migration_on_a_full_disk_leaves_the_old_database_and_no_partial_copy(
     path = tmp_path / "state" / "h.db"
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute(f"pragma application_id = {APPLICATION_ID}")
-        first, *later = [each.name for each in migrations.all]
+        first, *later = migrations.all
         migrations.apply(connection, stop_before=later[0])
         connection.execute("pragma journal_mode = wal")
     disk.fill()

@@ -179,7 +179,7 @@ def test_an_upgrade_that_is_killed_leaves_whole_migrations_and_the_next_start_ca
         with closing(sqlite3.connect(path)) as killed, closing(sqlite3.connect(twin)) as whole:
             pending = migrations.pending(killed)
             if len(pending) < len(migrations.pending(whole)):
-                migrations.apply(whole, stop_before=pending[0].name if pending else None)
+                migrations.apply(whole, stop_before=pending[0] if pending else None)
             assert (migrations.applied(killed), schema(killed)) == (migrations.applied(whole), schema(whole))
         assert code in (9, 0)
         left.append(len(pending))

@@ -103,10 +103,9 @@ def apply_schema(db: sqlite3.Connection, schema: str, server: str, steps: Migrat
                 raise DatabaseUnavailable(
                     f"an older heartbeatd leads on {leader['host']}; stop it, so that this one can upgrade the tables"
                 )
-        for step in steps.all:
-            if step.name in missing:
-                step.fn(_Database(db))
-                db.execute("insert into _migration (name) values (?)", (step.name,))
+        for name in missing:
+            steps.all[name](_Database(db))
+            db.execute("insert into _migration (name) values (?)", (name,))
         db.execute("commit")
         if missing and not is_new(missing, steps):
             log_event(logging.INFO, "migrated", database=server, migrations=",".join(missing))
@@ -126,7 +125,7 @@ def missing_migrations(db: sqlite3.Connection, schema: str, server: str, steps: 
 
     Raises StoreError if a newer heartbeatd has applied others, or if the schema belongs to another program.
     """
-    known = [each.name for each in steps.all]
+    known = list(steps.all)
     found = db.execute(
         "select count(*) as tables, count(*) filter (where tablename = '_migration') as ours from pg_tables where schemaname = ?",
         (schema,),

@@ -117,7 +117,7 @@ def test_a_server_of_an_earlier_version_is_not_changed_and_not_copied(
     address, back = postgres.database(), tmp_path / "back.db"
     open_for_writing(address).close()
     applied = "select count(*) from heartbeatd._migration"
-    postgres.query(address, f"delete from heartbeatd._migration where name = '{migrations.all[-1].name}'")
+    postgres.query(address, f"delete from heartbeatd._migration where name = '{[*migrations.all][-1]}'")
     before = postgres.query(address, applied)
     assert main(["database", "migrate", address, str(back)]) == 1
     assert "was written by an older heartbeatd" in capsys.readouterr().err

@@ -85,18 +85,6 @@ def test_a_server_that_ends_just_before_a_commit_loses_and_doubles_nothing(
     check_nothing_lost(world, 4)
 
 
-def test_a_commit_that_a_killed_server_did_not_carry_out_is_known(small_server: PostgresServer) -> None:
-    with closing(open_for_writing(small_server.database())) as store:
-        with pytest.raises(CommitUnknown), store.transaction() as db:
-            db.execute(ONE_BOOT)
-            small_server.kill()
-        with pytest.raises(DatabaseUnavailable):
-            store.was_committed()
-        small_server.start()
-        assert not store.was_committed()
-        assert boots.all_boots(store.connection) == []
-
-
 def test_another_transaction_with_the_id_of_the_lost_one_is_not_taken_for_it(
     make_world: MakeWorld, small_server: PostgresServer
 ) -> None:
