@@ -15,7 +15,7 @@ from typing import Any
 from scheduler.model import entry_schedule
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.outcome import Kind
-from scheduler.model.timestamps import EPOCH, MILLISECOND, from_millis, from_optional_millis, to_millis
+from scheduler.model.timestamps import EPOCH, MILLISECOND, from_optional_millis, to_millis
 from scheduler.store.database import StoreError
 from scheduler.store.locations import open_read_only
 from scheduler.store.rows import insert_row, read_row, time_places
@@ -173,6 +173,9 @@ class PastState:
     until: datetime
 
 
+PAST_STATES = "select *, pace as schedule_text, until_at as until from former"
+
+
 def record_past_state(tx: Transaction, kind: Kind, name: str, state: str, schedule_text: str, anchor: datetime) -> None:
     """Record the state, schedule and anchor that an entry has had until now."""
     was = {"kind": kind, "name": name, "state": state, "pace": schedule_text, "anchor": anchor, "until_at": tx.now}
@@ -181,19 +184,16 @@ def record_past_state(tx: Transaction, kind: Kind, name: str, state: str, schedu
 
 def past_states(db: sqlite3.Connection, kind: Kind, name: str) -> list[PastState]:
     """The earlier states of an entry, the oldest first."""
-    return [_past_state(row) for row in db.execute("select * from former where kind = ? and name = ? order by id", (kind, name))]
+    rows = db.execute(f"{PAST_STATES} where kind = ? and name = ? order by id", (kind, name))
+    return [read_row(PastState, row) for row in rows]
 
 
 def past_states_since(db: sqlite3.Connection, since: datetime) -> dict[tuple[Kind, str], list[PastState]]:
     """The states of all entries that ended at `since` or later, by entry, the oldest first."""
     found: dict[tuple[Kind, str], list[PastState]] = {}
-    for row in db.execute("select * from former where until_at >= ? order by id", (to_millis(since),)):
-        found.setdefault((Kind(row["kind"]), row["name"]), []).append(_past_state(row))
+    for row in db.execute(f"{PAST_STATES} where until_at >= ? order by id", (to_millis(since),)):
+        found.setdefault((Kind(row["kind"]), row["name"]), []).append(read_row(PastState, row))
     return found
-
-
-def _past_state(row: sqlite3.Row) -> PastState:
-    return read_row(PastState, row, schedule_text=row["pace"], until=from_millis(row["until_at"]))
 
 
 def latest_past_state(db: sqlite3.Connection, kind: Kind, name: str) -> PastState | None:

@@ -984,11 +984,7 @@ def message_parts(text: str, limit: int, *places: str) -> list[str]:
     *whole, last = parts[:MAX_PARTS]
     shown = split_text(last, limit - utf16_length(ending.format(LONGEST_SIZE)))[0]
     left = len(text.encode(errors="replace")) - sum(len(part.encode(errors="replace")) for part in (*whole, shown))
-    return [*whole, shown + ending.format(_format_bytes(left))]
-
-
-def _format_bytes(size: int) -> str:
-    return f"{size} bytes" if size < 1000 else f"{round(size / 1000)} kB"
+    return [*whole, shown + ending.format(f"{left} bytes" if left < 1000 else f"{round(left / 1000)} kB")]
 
 
 def _places_of_text(channel: Channel | None, run_id: int) -> Iterator[str]:

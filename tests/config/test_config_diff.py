@@ -261,20 +261,6 @@ def test_each_key_that_may_refer_to_a_secret_is_masked() -> None:
         assert ("canary" in masked, "seen" in masked) == (False, True), key
 
 
-def test_a_copy_of_an_older_version_is_compared_without_its_checksums(tmp_path: Path) -> None:
-    good = stored(tmp_path, CONFIG)
-    text = (
-        zlib.decompress(good.snapshot)
-        .decode()
-        .replace("${REDACTED}", "${REDACTED_1a2f}")
-        .replace('"root"', '"salt": "ab12", "root"')
-    )
-    old = StoredConfig(good.path, good.hash, good.mode, good.overrides, zlib.compress(text.encode()))
-    found = compare_stored(old, stored(tmp_path, CONFIG.replace("interval: 30m", "interval: 1h")))
-    assert found is not None
-    assert found.diff.lines() == ["4 agents: heartbeat.interval 30m -> 1h (env, night, ops, web)"]
-
-
 def test_a_copy_that_is_damaged_or_that_this_version_rejects_is_not_compared(tmp_path: Path) -> None:
     good = stored(tmp_path, CONFIG)
     for content in (b"", b"damaged", zlib.compress(b'{"root": {"removed_key": 1}, "overrides": {}}')):

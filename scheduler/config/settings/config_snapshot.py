@@ -26,7 +26,6 @@ TEXT_KEYS = frozenset({"command", "argv", "stdin", "prompt", "wake_text", "check
 MAX_QUOTED_SECRETS = 50  # secrets of the file that are searched for in its free texts
 
 _PLACEHOLDER = "${REDACTED}"  # in place of a secret: a reference, so that the copy can be loaded
-_OLD_PLACEHOLDER = re.compile(r"\$\{REDACTED_[0-9a-f]{4}\}")  # in a copy of an older version, with a checksum
 _URL_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _NOT_IN_YAML = re.compile("[\x7f-\x9f\ufeff\ufffe\uffff]")  # characters that JSON allows and YAML does not
 _TARGET = "{target}"
@@ -78,8 +77,8 @@ def stored_overrides(stored: StoredConfig) -> dict[str, str]:
 
 def _read_copy(stored: StoredConfig) -> dict[str, Any]:
     try:
-        found: dict[str, object] = json.loads(_OLD_PLACEHOLDER.sub(_PLACEHOLDER, zlib.decompress(stored.snapshot).decode()))
-    except (zlib.error, ValueError):  # older versions kept an empty copy of a very large config
+        found: dict[str, object] = json.loads(zlib.decompress(stored.snapshot))
+    except (zlib.error, ValueError):  # it is damaged
         return {"root": {}, "overrides": {}}
     return found
 

@@ -8,7 +8,6 @@ import shlex
 import sys
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -38,14 +37,6 @@ TIMEOUT = "24h"  # cron has no timeout; our default of ten minutes would stop jo
 NOT_FOR_COMMANDS = ("MAILTO", "RANDOM_DELAY", "LOGNAME")
 
 
-@dataclass(frozen=True, slots=True)
-class CrontabAccount:
-    """The user who owns the crontab."""
-
-    name: str
-    home: str
-
-
 @load.pause_garbage_collection()
 def import_jobs(file: str, user_column: bool, user: str | None, timezone: str | None, into: Path | None) -> int:
     """Print the jobs of a crontab, or add them to a config. Returns 1 if a line cannot be imported."""
@@ -68,19 +59,19 @@ def print_crontab(user: str | None, timezone: str | None, path: Path) -> None:
     """Print the jobs of a config as a crontab."""
     jobs = load.load_config(path, os.environ, resolve_secrets=False).settings.jobs
     wake = f"heartbeatd -c {shlex.quote(str(path.absolute()))} wake"
-    host = crontab_writer.TargetHost(find_source_zone(timezone), _find_account(user).home, wake)
+    host = crontab_writer.TargetHost(find_source_zone(timezone), _find_account(user).pw_dir, wake)
     click.echo(f"# The jobs of {path.name}, for crontab(1). cron does not catch up on missed runs or stop commands that hang.")
     click.echo(crontab_writer.format_crontab(_jobs_to_export(path, jobs.values()), host), nl=False)
 
 
-def _find_account(name: str | None) -> CrontabAccount:
+def _find_account(name: str | None) -> pwd.struct_passwd:
+    """The user who owns the crontab."""
     try:
-        found = pwd.getpwnam(name) if name is not None else pwd.getpwuid(os.geteuid())
+        return pwd.getpwnam(name) if name is not None else pwd.getpwuid(os.geteuid())
     except KeyError:
         raise InputError(
             f"{name or os.geteuid()} is not a user of this host; name the user of the commands with --user"
         ) from None
-    return CrontabAccount(found.pw_name, found.pw_dir)
 
 
 def _read_crontab(file: str) -> str:
@@ -95,18 +86,18 @@ def _read_file(path: Path) -> bytes:
         raise InputError(f"{path} cannot be read: {error.strerror or error}; other input can be piped into `import -`") from error
 
 
-def _split_by_user(account: CrontabAccount, found: Crontab) -> tuple[list[CrontabLine], list[LineNote]]:
+def _split_by_user(account: pwd.struct_passwd, found: Crontab) -> tuple[list[CrontabLine], list[LineNote]]:
     """The lines of this user, and a note for each line of another user, whose commands must not run as this one."""
-    mine = [line for line in found.lines if line.user in (None, account.name)]
+    mine = [line for line in found.lines if line.user in (None, account.pw_name)]
     advice = "import it with --user into the config of that user's daemon"
     return mine, [
-        LineNote(line.number, f"belongs to {line.user}, not to {account.name}; {advice}")
+        LineNote(line.number, f"belongs to {line.user}, not to {account.pw_name}; {advice}")
         for line in found.lines
-        if line.user not in (None, account.name)
+        if line.user not in (None, account.pw_name)
     ]
 
 
-def _general_notes(found: Crontab, account: CrontabAccount) -> list[LineNote]:
+def _general_notes(found: Crontab, account: pwd.struct_passwd) -> list[LineNote]:
     """Notes about the file as a whole."""
     remarks = []
     users = {entry.pw_name for entry in pwd.getpwall()}
@@ -119,8 +110,8 @@ def _general_notes(found: Crontab, account: CrontabAccount) -> list[LineNote]:
         for line in found.lines
         if line.schedule is None
     ]
-    if pwd.getpwnam(account.name).pw_uid != os.geteuid():
-        remarks.append(LineNote(0, f"the commands belong to {account.name}; the daemon runs them as its own user"))
+    if account.pw_uid != os.geteuid():
+        remarks.append(LineNote(0, f"the commands belong to {account.pw_name}; the daemon runs them as its own user"))
     if any("MAILTO" not in line.variables for line in found.lines):
         remarks.append(
             LineNote(0, "cron mails the output of commands; here `heartbeatd show` prints it, and `deliver: CHANNEL` sends it")
@@ -144,7 +135,7 @@ def _format_line_numbers(numbers: Sequence[int]) -> str:
     return f"line{'' if len(numbers) == 1 else 's'} {list_names(list(map(str, numbers)), MAX_LINE_NUMBERS)}: "
 
 
-def _print_jobs(lines: Sequence[CrontabLine], account: CrontabAccount) -> None:
+def _print_jobs(lines: Sequence[CrontabLine], account: pwd.struct_passwd) -> None:
     made = build_new_jobs(lines, account, ())
     text = add_entries("", "cron", made)
     jobs = load.load_config(Path("config.yaml"), {}, resolve_secrets=False, content=text.encode()).settings.jobs
@@ -152,7 +143,7 @@ def _print_jobs(lines: Sequence[CrontabLine], account: CrontabAccount) -> None:
     click.echo(_verify_jobs(lines, made, jobs), err=True)
 
 
-def _add_to_config(lines: Sequence[CrontabLine], account: CrontabAccount, path: Path, next_step: str) -> None:
+def _add_to_config(lines: Sequence[CrontabLine], account: pwd.struct_passwd, path: Path, next_step: str) -> None:
     before = read_config(path)
     new = _find_missing_lines(lines, map(crontab_reader.job_identity, _existing_jobs(path, before).values()))
     there = len(lines) - len(new)
@@ -174,16 +165,16 @@ def _add_to_config(lines: Sequence[CrontabLine], account: CrontabAccount, path: 
     click.echo(f"next: {next_step}")
 
 
-def build_new_jobs(lines: Iterable[CrontabLine], account: CrontabAccount, taken: Collection[str]) -> list[NewEntry]:
+def build_new_jobs(lines: Iterable[CrontabLine], account: pwd.struct_passwd, taken: Collection[str]) -> list[NewEntry]:
     """The jobs of the lines, with names that are not `taken`. The same lines in the same order get the same names."""
     names = JobNamer(taken)
     return [NewEntry(names.free_name(line.command, line.name), _build_job_keys(line, account), line.comment) for line in lines]
 
 
-def _build_job_keys(line: CrontabLine, account: CrontabAccount) -> Mapping[str, object]:
+def _build_job_keys(line: CrontabLine, account: pwd.struct_passwd) -> Mapping[str, object]:
     """The keys of a job. cron sets HOME, SHELL, PATH and LOGNAME for a command, and starts it in the home folder."""
     given = {name: value for name, value in line.variables.items() if name not in NOT_FOR_COMMANDS}
-    env = {"HOME": account.home, "LOGNAME": account.name, "PATH": PATH, "SHELL": SHELL, **given}
+    env = {"HOME": account.pw_dir, "LOGNAME": account.pw_name, "PATH": PATH, "SHELL": SHELL, **given}
     shell = {} if env["SHELL"] == SHELL else {"shell": env["SHELL"]}
     stdin = {"stdin": line.stdin} if line.stdin else {}
     stagger = {"stagger": format_duration(line.max_delay)} if line.max_delay else {}

@@ -56,28 +56,21 @@ def whole(least: int, most: int) -> Converter:
 
 def duration(unit: str, *, least: int = 0, zero: str = "0m") -> Converter:
     """A converter for durations. Numbers without a unit are in `unit`. `least` is the shortest duration in seconds, to which
-    shorter ones are raised. Zero becomes the text `zero`.
+    shorter ones are raised. Zero becomes the text `zero`, and cannot be used if that is empty.
     """
 
     def convert(node: Node) -> str:
         seconds = to_seconds(node, unit)
-        if seconds == 0:
-            return zero
-        return format_duration(timedelta(seconds=max(least, seconds)))
+        if seconds == 0 and not zero:
+            raise NotUsable("zero means no limit there, and heartbeatd has no such value")
+        return format_duration(timedelta(seconds=max(least, seconds))) if seconds else zero
 
     return convert
 
 
 def positive_duration(unit: str) -> Converter:
     """A converter for durations above zero, such as timeouts."""
-
-    def convert(node: Node) -> str:
-        seconds = to_seconds(node, unit)
-        if seconds == 0:
-            raise NotUsable("zero means no limit there, and heartbeatd has no such value")
-        return format_duration(timedelta(seconds=seconds))
-
-    return convert
+    return duration(unit, zero="")
 
 
 def to_number(node: Node) -> float:

@@ -27,7 +27,7 @@ from scheduler.web.page import (
     plan_view,
 )
 from scheduler.web.page.page_sessions import LOGIN_PATH, Session, Sessions, cookie_header, is_own_url
-from scheduler.web.page.rendering import Page, render_page, static_response
+from scheduler.web.page.rendering import Page, render_page, send_static_file
 from scheduler.web.page.views import (
     FormRequest,
     Handle,
@@ -86,7 +86,7 @@ def build_routes(app_state: AppState, sessions: Sessions) -> list[Route]:
         *(Route(_path_of_form(each), _verb_endpoint(app_state, each), methods=["POST"]) for each in verbs),
         Route(LOGIN_PATH, _login_endpoint(app_state, sessions), methods=["GET", "POST"]),
         Route("/page/logout", _logout_endpoint(app_state, sessions), methods=["POST"]),
-        Route("/page/static/{digest}/{name}", _static_endpoint, methods=["GET"]),
+        Route("/page/static/{digest}/{name}", send_static_file, methods=["GET"]),
         Route("/page/{rest:path}", view_endpoint(app_state, _show_nothing, Concern.PART), methods=["GET"]),
     ]
 
@@ -173,7 +173,3 @@ def _cookie_header(request: Request, session: Session | None) -> str:
     """The cookie is only sent over TLS if the browser used TLS, as the origin of the form says."""
     is_secure = request.headers.get("origin", "").lower().startswith("https://")
     return cookie_header(session, request.headers.get("host", ""), is_secure=is_secure)
-
-
-async def _static_endpoint(request: Request) -> Response:
-    return static_response(request.path_params["digest"], request.path_params["name"])

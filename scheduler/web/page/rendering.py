@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 from zoneinfo import ZoneInfo
 
+from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from heartbeat.findings import readable_answer
@@ -70,10 +71,11 @@ def render_page(page: Page, shared: Mapping[str, object]) -> Response:
     return HTMLResponse(text, page.status, PAGE_HEADERS)
 
 
-def static_response(digest: str, name: str) -> Response:
+async def send_static_file(request: Request) -> Response:
     """A static file. Raises HttpError for an unknown name or a hash of another version."""
+    name = request.path_params["name"]
     found = _static_files().get(name)
-    if found is None or found[0] != digest:
+    if found is None or found[0] != request.path_params["digest"]:
         raise not_found("file")
     return Response(found[1], media_type=STATIC_TYPES[Path(name).suffix], headers=STATIC_HEADERS)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pwd
 import re
 
 from checkout import HOME
@@ -21,7 +22,7 @@ def shown(kind: str) -> str:
 
 def test_the_example_of_the_page_is_the_result_of_the_import() -> None:
     found = crontab_reader.read_crontab(shown("crontab"), time_zones.find_zone("Europe/Berlin"), time_zones.find_zone)
-    entries = convert_crontab.build_new_jobs(found.lines, convert_crontab.CrontabAccount("deploy", "/home/deploy"), ())
+    entries = convert_crontab.build_new_jobs(found.lines, pwd.struct_passwd(("deploy", "", 0, 0, "", "/home/deploy", "")), ())
     assert add_entries("", "cron", entries) == shown("yaml")
     lines = shown("text").splitlines()
     assert lines[0] == f"crontab:{found.errors[0].number}: {found.errors[0].text}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pwd
 import shlex
 from dataclasses import replace
 from datetime import timedelta
@@ -221,7 +222,7 @@ def test_names_survive_export_and_import() -> None:
     )
     found = crontab_reader.read_crontab(out + "\n0 3 * * * mine\n", BERLIN, time_zones.find_zone).lines
     assert [line.name for line in found] == ["x", "date", "a" * 63, ""]
-    entries = convert_crontab.build_new_jobs(found, convert_crontab.CrontabAccount("me", "/home/me"), {"x", "a" * 63})
+    entries = convert_crontab.build_new_jobs(found, pwd.struct_passwd(("me", "", 0, 0, "", "/home/me", "")), {"x", "a" * 63})
     assert [entry.name for entry in entries] == ["x-2", "date", "a" * 50 + "-2", "mine"]
     assert not any("heartbeatd" in comment for entry in entries for comment in entry.comment)
 
