@@ -1050,7 +1050,9 @@ def test_a_run_that_waits_for_its_lock_shows_only_the_latest_wake_of_a_sender(ma
     assert all(f"By api sender{number}:" in call.stdin for number in range(4))
     shown = wakes.wakes_of_run(world.store.connection, 1)
     assert [(wake.sender, wake.count) for wake in shown if wake.sender == "monitor"] == [("monitor", 4)]
-    assert [(wake.sender, wake.count) for wake in shown if wake.sender != "monitor"] == [(f"sender{each}", 1) for each in range(4)]
+    assert [(wake.sender, wake.count) for wake in shown if wake.sender != "monitor"] == [
+        (f"sender{each}", 1) for each in range(4)
+    ]
 
 
 def test_rejected_wakes_of_an_hour_share_a_record_and_those_of_each_job_have_their_own(make_world: MakeWorld) -> None:
