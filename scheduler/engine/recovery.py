@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 
@@ -29,20 +28,19 @@ LONGEST_RESTART = timedelta(minutes=10)  # no slot is expected to run during a p
 MAX_CRASHES = 3  # a run that was interrupted more often probably crashes the daemon, so it is not run again
 
 
-@dataclass(frozen=True, slots=True)
-class LeftRuns:
-    """What is known of the runs that the last boot has left open.
-
-    `survivors` are those with processes that could not be ended. The attempts `adopted` from that boot, by run, were not
-    interrupted, because workers execute them.
-    """
-
-    survivors: SurvivorsByRun
-    adopted: Mapping[int, Claim]
-
-
-def recover(tick: Tick, boot: boots.Boot, left: LeftRuns, *, at_once: bool, changed: ConfigEvent | None) -> None:
+def recover(
+    tick: Tick,
+    boot: boots.Boot,
+    survivors: SurvivorsByRun,
+    adopted: Mapping[int, Claim],
+    *,
+    at_once: bool,
+    changed: ConfigEvent | None,
+) -> None:
     """Recover from the last boot, in the first transaction of this one.
+
+    `survivors` are the runs with processes that could not be ended. The attempts `adopted` from that boot, by run, were not
+    interrupted, because workers execute them.
 
     1. The boot is recorded. A clock change while the daemon was down is followed.
     2. Interrupted runs and deliveries are retried or closed.
@@ -56,7 +54,7 @@ def recover(tick: Tick, boot: boots.Boot, left: LeftRuns, *, at_once: bool, chan
     clock_adjustment.follow_clock_while_down(tx, seen)
     if last is not None and last.clean and seen and tick.now - seen <= LONGEST_RESTART:
         planning.excuse_slots(tx, seen, tick.now)
-    _recover_runs(tick, left, min(seen, tick.now) if seen else tick.now)
+    _recover_runs(tick, survivors, adopted, min(seen, tick.now) if seen else tick.now)
     delivery.recover_deliveries(tick)
     tick.parts.run(tick, TickPart.CHANNEL_PROBLEMS, partial(observed_problems.follow_deliveries, tick), None)
     plan_sync.follow_plan(tick, {}, changed, at_once=at_once)
@@ -66,17 +64,17 @@ def recover(tick: Tick, boot: boots.Boot, left: LeftRuns, *, at_once: bool, chan
             planning.save_with_next_due(tx, entry_row, entry_row)
 
 
-def _recover_runs(tick: Tick, left: LeftRuns, interrupted_at: datetime) -> None:
+def _recover_runs(tick: Tick, survivors: SurvivorsByRun, adopted: Mapping[int, Claim], interrupted_at: datetime) -> None:
     """Retry or close every run that was interrupted by the end of the last boot. Waiting runs need no recovery."""
     for kind, name, run in runs.all_open_runs(tick.tx.db):
-        adopted, is_declared = left.adopted.get(run.id), (kind, name) in tick.plan.entries
+        claim, is_declared = adopted.get(run.id), (kind, name) in tick.plan.entries
         if run.state != "running":
             continue
-        if is_declared and adopted is not None and (adopted.run.owner, adopted.run.fence) == (run.owner, run.fence):
+        if is_declared and claim is not None and (claim.run.owner, claim.run.fence) == (run.owner, run.fence):
             log_event(logging.INFO, "run_adopted", run=run.id, kind=kind, name=name)
         else:
-            survives = left.survivors is None or left.survivors.get(run.mark, False)
-            _recover_run(tick, kind, name, run, _by_stop_of_daemon(tick, interrupted_at, survives=survives))
+            survives = survivors is None or survivors.get(run.mark, False)
+            _recover_run(tick, kind, name, run, interrupted_at, survives=survives)
 
 
 def recover_lost_attempt(tick: Tick, claim: Claim, interruption: Interrupted) -> None:
@@ -87,7 +85,7 @@ def recover_lost_attempt(tick: Tick, claim: Claim, interruption: Interrupted) ->
         return
     if claim.facts.probes and breakers.return_probes(tick.tx, claim, called=False):
         wake_starts.retry_blocked_runs_and_wakes(tick)
-    _recover_run(tick, *found, _by_loss_of_worker(tick.now, interruption))
+    _recover_run(tick, *found, tick.now, interruption)
 
 
 def recover_unknown_runs(tick: Tick, known: Collection[int]) -> None:
@@ -95,52 +93,36 @@ def recover_unknown_runs(tick: Tick, known: Collection[int]) -> None:
     for kind, name, run in runs.all_open_runs(tick.tx.db):
         if run.state == "running" and run.id not in known:
             log_event(logging.ERROR, "run_unknown", run=run.id, kind=kind, name=name)
-            lost = Interrupted("the daemon lost it", was_stopped=False)
-            _recover_run(tick, kind, name, run, _by_loss_of_worker(tick.now, lost))
+            _recover_run(tick, kind, name, run, tick.now, Interrupted("the daemon lost it", was_stopped=False))
 
 
-@dataclass(frozen=True, slots=True)
-class _Interruption:
-    """How a run in progress was interrupted, and when.
+def _recover_run(
+    tick: Tick,
+    kind: Kind,
+    name: str,
+    run: OpenRun,
+    interrupted_at: datetime,
+    lost: Interrupted | None = None,
+    *,
+    survives: bool = False,
+) -> None:
+    """Retry or close a run in progress that was interrupted: its worker was stopped or `lost`, or (None) the daemon stopped.
 
-    `cause` says it in words, and `causes` what has happened so many times. `is_crash`: the run may have caused it. `survives`: a
-    process of the run is still running, so there is no retry. `may_survive`: one may be. `rest` is what the error says about the
-    processes if none is running, and `note` what it says in any case.
+    `survives`: a process of the run is still running, so there is no retry.
     """
-
-    at: datetime
-    cause: str
-    causes: str
-    is_crash: bool = True
-    survives: bool = False
-    may_survive: bool = False
-    rest: str = ""
-    note: str = ""
-
-
-def _by_stop_of_daemon(tick: Tick, at: datetime, *, survives: bool) -> _Interruption:
-    cause = "the daemon stopped"
-    rest, note = "; its remaining processes on this machine were ended", f"; {LOST_COMMITS}" if tick.lost_commits else ""
-    return _Interruption(at, cause, cause, survives=survives, may_survive=survives, rest=rest, note=note)
-
-
-def _by_loss_of_worker(at: datetime, interruption: Interrupted) -> _Interruption:
-    is_lost = not interruption.was_stopped
-    return _Interruption(at, str(interruption), "its workers were lost", is_crash=is_lost, may_survive=is_lost)
-
-
-def _recover_run(tick: Tick, kind: Kind, name: str, run: OpenRun, how: _Interruption) -> None:
     entry_row, entry = entries.get_entry(tick.tx, kind, name), tick.plan.entries.get((kind, name))
-    runs.record_interruption(tick.tx, run, how.at)
-    runs_again = entry is not None and _may_run_again(tick, entry, entry_row, run) and not how.survives
+    runs.record_interruption(tick.tx, run, interrupted_at)
+    runs_again = entry is not None and _may_run_again(tick, entry, entry_row, run) and not survives
     tick.tx.report(RunRecovered(run.id, kind, name, runs_again))
     if runs_again:
-        runs.requeue_interrupted_run(tick.tx, run, crashed=how.is_crash)
+        # The run may have caused the end of the daemon, or of a worker that nobody has stopped.
+        runs.requeue_interrupted_run(tick.tx, run, crashed=lost is None or not lost.was_stopped)
         entries.change_entry(tick.tx, entry_row, planning.with_due_at(entry_row, tick.now))
         return
-    reason, why = _why_not_again(run, how)
+    reason, why = _why_not_again(run, lost, survives=survives)
     message = f"{name} was interrupted: {why}" if kind is Kind.CRON else None  # only a person can check
-    result = AttemptResult(Outcome.ABANDONED, reason, error=f"{why}{how.note}", message=message)
+    note = f"; {LOST_COMMITS}" if tick.lost_commits and lost is None else ""
+    result = AttemptResult(Outcome.ABANDONED, reason, error=f"{why}{note}", message=message)
     settle.close_abandoned(tick, entry, entry_row, run, result)
 
 
@@ -151,14 +133,16 @@ def _may_run_again(tick: Tick, entry: Entry, entry_row: EntryRow, run: OpenRun) 
     return planning.may_still_run(tick.tx, entry, entry_row, run.slot)
 
 
-def _why_not_again(run: OpenRun, how: _Interruption) -> tuple[Failure | Reason, str]:
+def _why_not_again(run: OpenRun, lost: Interrupted | None, *, survives: bool) -> tuple[Failure | Reason, str]:
+    cause = "the daemon stopped" if lost is None else str(lost)
     if run.crashes >= MAX_CRASHES:
-        return Reason.CRASH_COUNT, f"{how.causes} {run.crashes + 1} times during this run"
-    if run.is_cancelled and not how.survives:
+        return Reason.CRASH_COUNT, f"{'its workers were lost' if lost else cause} {run.crashes + 1} times during this run"
+    if run.is_cancelled and not survives:
         return Reason.CANCELLED, "was cancelled"
-    if how.may_survive:
-        return Reason.CHILD_MAY_STILL_RUN, f"{how.cause} during this run; one of its processes may still be running"
-    return Failure.EXIT, f"{how.cause} during this run{how.rest}"
+    if survives or (lost is not None and not lost.was_stopped):
+        return Reason.CHILD_MAY_STILL_RUN, f"{cause} during this run; one of its processes may still be running"
+    rest = "; its remaining processes on this machine were ended" if lost is None else ""
+    return Failure.EXIT, f"{cause} during this run{rest}"
 
 
 def requeue_interrupted_run(tick: Tick, claim: Claim, result: AttemptResult) -> None:

@@ -443,7 +443,7 @@ class Engine:
             tick = self._new_tick(db, reading.now)
             adopted = dict(self._runs.inflight())
             adopted |= {run_id: done.task for run_id, done in self._runs.results()}  # read last: a run moves from there to here
-            recovery.recover(tick, boot, recovery.LeftRuns(survivors, adopted), at_once=at_once, changed=changed)
+            recovery.recover(tick, boot, survivors, adopted, at_once=at_once, changed=changed)
             cancelled = {run.id for _, _, run in runs.all_open_runs(db) if run.is_cancelled}
         self.last_write_at = reading.now
         for run_id, claim in adopted.items():
