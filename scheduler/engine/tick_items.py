@@ -9,6 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import partial
 from queue import SimpleQueue
 from typing import TypeVar
 
@@ -190,39 +191,33 @@ class PendingRequest:
     def __init__(self, request: Request) -> None:
         self.request = request
         self.future: Future[object] = Future()
-        self._answer: object = None
-        self._refusal: Refused | None = None
+        self._reply: Callable[[], None]
 
     def apply(self, tick: Tick) -> None:
         """Carry the request out. The answer is kept back until the tick is committed.
 
         If it raises an unexpected exception, its changes and that of the plan are undone, and its sender gets a refusal.
         """
-        self._answer, self._refusal = None, None
         plan = tick.plan
 
         def refuse(error: Exception) -> None:
             tick.adopt_plan(plan)
             log_event(logging.ERROR, "request_broken", error=error)
             tick.note_error(TickPart.REQUEST, "a request", error)
-            self._refusal = Refused("broken", "the daemon failed to do this; see its log")
+            self._reply = partial(self.future.set_exception, Refused("broken", "the daemon failed to do this; see its log"))
 
         def answer() -> None:
             try:
-                self._answer = self.request(tick)
+                self._reply = partial(self.future.set_result, self.request(tick))
             except Refused as refusal:
-                self._refusal = refusal
+                self._reply = partial(self.future.set_exception, refusal)
 
         tick.tx.run_part(answer, refuse)
 
     def send_reply(self) -> None:
         """Complete the future with the answer."""
-        if self.future.done():
-            return
-        if self._refusal is not None:
-            self.future.set_exception(self._refusal)
-        else:
-            self.future.set_result(self._answer)
+        if not self.future.done():
+            self._reply()
 
 
 class Inbox:
