@@ -72,19 +72,6 @@ def paint_label(lines: Iterable[str], label: str, level: Level | None) -> list[s
     return lines
 
 
-@dataclass(frozen=True, slots=True)
-class Fact:
-    """A line `label: text` whose label has a level."""
-
-    text: str
-    level: Level | None
-
-    @property
-    def label(self) -> str:
-        """The text before the first colon."""
-        return self.text.partition(":")[0]
-
-
 def format_table(
     head: Sequence[str],
     rows: Sequence[Sequence[str]],

@@ -48,6 +48,8 @@ STARTS_AND_FREEZES = (*STARTS, "frozen")  # of the leader; the other problems ha
 MAX_REMINDER = 60  # characters of the text of a reminder
 MAX_DOWNTIMES = 3  # in the text; JSON has all of them
 
+Fact = str | tuple[str, Level | None]  # a line, or one whose label, before the first colon, has a level
+
 
 def print_status(watch: float | None, source: Source) -> None:
     """Print the status, once or every `watch` seconds."""
@@ -77,13 +79,9 @@ def _status_lines(source: Source) -> Iterator[str]:
         return
     for fact in (
         _daemon_line(data.daemon, up, files, standby, now, elsewhere=runs_elsewhere),
-        *([output.Fact(f"now: {data.verdict.says}", level_of(data.verdict.level))] if data.entries else []),
+        *([(f"now: {data.verdict.says}", level_of(data.verdict.level))] if data.entries else []),
         *([f"leader: {leader.describe(output.format_time)}"] if leader else []),
-        *(
-            output.Fact(f"problem: {says}", Level.BAD)
-            for what, says in problems
-            if what in (STARTS if standby else STARTS_AND_FREEZES)
-        ),
+        *((f"problem: {says}", Level.BAD) for what, says in problems if what in (STARTS if standby else STARTS_AND_FREEZES)),
         *_open_problem_lines(data.problems, now),
         *_daemon_detail_lines(data, up, now, files),
         *(_fact_lines(data) if files.may_exist else ()),
@@ -93,19 +91,19 @@ def _status_lines(source: Source) -> Iterator[str]:
         yield from text.split("\n")
 
 
-def _wrap_fact(fact: str | output.Fact) -> list[str]:
-    if isinstance(fact, output.Fact):
-        return output.paint_label(output.wrap_text(fact.text, 2), fact.label, fact.level)
-    return output.wrap_text(fact, 2 + len(fact) - len(fact.lstrip()))
+def _wrap_fact(fact: Fact) -> list[str]:
+    text, level = (fact, None) if isinstance(fact, str) else fact
+    lines = output.wrap_text(text, 2 + len(text) - len(text.lstrip()))
+    return output.paint_label(lines, text.partition(":")[0], level)
 
 
-def _open_problem_lines(found: list[Problem], now: datetime) -> Iterator[str | output.Fact]:
+def _open_problem_lines(found: list[Problem], now: datetime) -> Iterator[Fact]:
     """The open problems, the most severe first: what is wrong, since when, and what was sent about it."""
     for each in found[:MAX_PROBLEMS]:
         first, *more = (each.text or "").strip().splitlines() or [""]
         course = each.course(lambda at: output.format_short_time(at, now))
         what = f"{each.severity}: {each.subject} {each.key}: {first} ({course})   {each.number}"
-        yield output.Fact(what, level_of(each.severity))
+        yield (what, level_of(each.severity))
         yield from (f"  {line}" for line in more if each.kind is None)
     if left_out := found[MAX_PROBLEMS:]:
         yield f"  and {format_count(len(left_out), 'more problem')}: `heartbeatd problems`"
@@ -133,38 +131,36 @@ def _status_data(data: Status, up: LockOwner | None, standby: str | None, leader
 
 def _daemon_line(
     boot: DaemonBoot | None, up: LockOwner | None, files: DaemonFiles, standby: str | None, now: datetime, *, elsewhere: bool
-) -> output.Fact:
+) -> Fact:
     """Whether the daemon is up, here or `elsewhere`, and since when."""
     if up is not None:
         if boot and not standby and boot.pid == up.pid and boot.ended_at is None:  # otherwise the boot is another one
             up = replace(up, started_at=boot.started_at)  # this time agrees with the end of the printed downtime
-        return output.Fact(f"daemon: {output.describe_process(up, standby, now)}", Level.GOOD)
+        return (f"daemon: {output.describe_process(up, standby, now)}", Level.GOOD)
     if boot is None:
-        return output.Fact(f"daemon: has never run on {files.shown}; `heartbeatd run` starts it", None)
+        return (f"daemon: has never run on {files.shown}; `heartbeatd run` starts it", None)
     if elsewhere:
         last = abbreviate_duration(output.elapsed_time(boot.last_tick_at or boot.started_at, now))
-        return output.Fact(f"daemon: running on another machine, last tick {last} ago", Level.GOOD)
+        return (f"daemon: running on another machine, last tick {last} ago", Level.GOOD)
     ended = boot.ended_at or boot.last_tick_at or boot.started_at
     is_clean = boot.ended_at is not None
-    return output.Fact(
-        f"daemon: down {output.format_since(ended, now)}, {ending_text(is_clean)}", Level.LOST if is_clean else Level.BAD
-    )
+    return (f"daemon: down {output.format_since(ended, now)}, {ending_text(is_clean)}", Level.LOST if is_clean else Level.BAD)
 
 
-def _daemon_detail_lines(data: Status, up: LockOwner | None, now: datetime, files: DaemonFiles) -> Iterator[str | output.Fact]:
+def _daemon_detail_lines(data: Status, up: LockOwner | None, now: datetime, files: DaemonFiles) -> Iterator[Fact]:
     """The disk, the last reload, overrides, failing pings, open circuit breakers, and the latest times without a daemon."""
     is_local = up is not None and files.server is None
     if is_local and (shortage := disk_reserve.shortage_message(disk_reserve.reserve_path(files.database))):
-        yield output.Fact(f"disk: {shortage}", Level.BAD)
+        yield (f"disk: {shortage}", Level.BAD)
     yield from _reload_lines(data.reload)
     for each in data.overrides[:MAX_OVERRIDES]:
         yield f"override: {each.says}"
     if more := data.overrides[MAX_OVERRIDES:]:
         yield f"  and {format_count(len(more), 'more override')}"
     if data.deadman_problem:
-        yield output.Fact(f"deadman: pings do not arrive: {data.deadman_problem}", Level.BAD)
+        yield (f"deadman: pings do not arrive: {data.deadman_problem}", Level.BAD)
     for breaker in data.breakers:
-        yield output.Fact(f"circuit breaker open: {breaker_text(breaker, output.format_time)}", Level.BAD)
+        yield (f"circuit breaker open: {breaker_text(breaker, output.format_time)}", Level.BAD)
     for down in data.downs[:MAX_DOWNTIMES]:
         yield f"  was down {output.format_period(down.since, down.until or now)}, {ending_text(down.clean)}"
     for frozen in data.frozen[:MAX_DOWNTIMES]:
@@ -186,14 +182,14 @@ def _refused_starts(files: DaemonFiles) -> list[dict[str, object]]:
     ]
 
 
-def _fact_lines(data: Status) -> Iterator[str | output.Fact]:
+def _fact_lines(data: Status) -> Iterator[Fact]:
     """The queue, messages, budgets, pauses, mutes, wakes and busy agents."""
     if queue := data.queue:
         yield f"queue: {queue.due} due, {queue.running} running, {queue.retrying} waiting for another try"
     for box in data.outbox:
         since = f" since {output.format_time(box.oldest_at)}" if box.oldest_at else ""
         line = f"outbox: {box.channel}: {box.pending} pending{since}, {box.dead} dead"
-        yield output.Fact(line, Level.BAD if box.dead else Level.LOST)
+        yield (line, Level.BAD if box.dead else Level.LOST)
     for later in data.held:
         until = f"the next until {output.format_time(later.next_at)}"
         yield f"waiting: {later.channel}: {format_count(later.count, 'message')}, {until}"
@@ -203,21 +199,21 @@ def _fact_lines(data: Status) -> Iterator[str | output.Fact]:
     for entry in data.entries:
         if undelivered := entry.undelivered:
             says = f"{output.entry_label(entry)} {undelivered.says}, since {output.format_time(undelivered.since)}"
-            yield output.Fact(f"undelivered: {says}", Level.BAD)
+            yield (f"undelivered: {says}", Level.BAD)
     for entry in data.entries:
         if entry.state == "paused":
             yield f"paused: {output.entry_label(entry)} {entry.says.removeprefix('paused ')}"
     for entry in data.entries:
         if muted := entry.muted:
             held = f"messages of {format_count(muted.held, 'run')} suppressed" if muted.held else "nothing suppressed yet"
-            yield output.Fact(f"muted: {output.entry_label(entry)} {muted.says.removeprefix('muted ')}, {held}", Level.LOST)
+            yield (f"muted: {output.entry_label(entry)} {muted.says.removeprefix('muted ')}, {held}", Level.LOST)
     for entry in data.entries:
         for hold in entry.busy:
             yield f"busy: {hold.id} holds {output.entry_label(entry)} until {output.format_time(hold.until)}"
     yield from (f"wakes: {output.entry_label(each)}: {each.says}" for each in data.wakes)
     for asked in data.questions:
         says = f"question: {asked.id} of {output.entry_label(asked)}, run {asked.run}, until {output.format_time(asked.until)}"
-        yield output.Fact(f"{says}: {squeeze(asked.text, MAX_REMINDER)} ({', '.join(asked.options)})", Level.LOST)
+        yield (f"{says}: {squeeze(asked.text, MAX_REMINDER)} ({', '.join(asked.options)})", Level.LOST)
     for reminder in data.reminders:
         says = f"{output.entry_label(reminder)} at {output.format_time(reminder.at)} (wake {reminder.wake}, by {reminder.by})"
         yield f"reminder: {says}: {squeeze(reminder.text, MAX_REMINDER)}"
