@@ -292,7 +292,7 @@ def replay(
     playback.close()
     runs = [run for run in runs if run.id not in outside.before_first_seen and _is_shown(run, shown)]
     past = replace(past, runs=[run for run in past.runs if _is_shown(run, shown)])
-    return _compare(past, Played(runs, messages, outside), since, until)
+    return _compare(past, runs, messages, outside, since, until)
 
 
 def _is_shown(run: RecordedRun, shown: Collection[str] | None) -> bool:
@@ -344,19 +344,17 @@ def _was_started_when_first_seen(run: RecordedRun, row: EntryRow) -> bool:
 # --- the comparison -----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Played:
-    """The records that a replay has made, the messages about each run, and what it has used."""
-
-    runs: Sequence[RecordedRun]
-    messages: Mapping[int, int]
-    outside: RecordedOutside
-
-
-def _compare(past: Past, played: Played, since: datetime, until: datetime) -> Replay:
-    outside = played.outside
-    after = Recording(played.runs, past.recording.zone)
-    by_source = {outside.sources[run.id].id: run for run in played.runs if run.id in outside.sources}
+def _compare(
+    past: Past,
+    runs: Sequence[RecordedRun],
+    messages: Mapping[int, int],
+    outside: RecordedOutside,
+    since: datetime,
+    until: datetime,
+) -> Replay:
+    """Compare what was recorded with the `runs` that were played, the messages about each of them, and what they have used."""
+    after = Recording(runs, past.recording.zone)
+    by_source = {outside.sources[run.id].id: run for run in runs if run.id in outside.sources}
     changed, unchanged = [], 0
     for run in past.runs:
         if not _is_compared(run, since, until):
@@ -364,21 +362,21 @@ def _compare(past: Past, played: Played, since: datetime, until: datetime) -> Re
         other = by_source.get(run.id) or after.at(run.key, run.slot, run.trigger)
         if other is not None and other.id in outside.unknown:
             continue
-        verdicts = _verdict(run, past.messages), _verdict(other, played.messages)
+        verdicts = _verdict(run, past.messages), _verdict(other, messages)
         if verdicts[0] == verdicts[1]:
             unchanged += 1
         else:
             changed.append(_changed_run(run, *verdicts))
-    known = [run for run in played.runs if run.id not in outside.unknown]
-    unknown = Counter(run.key for run in played.runs if run.id in outside.unknown and since <= run.slot < until)
+    known = [run for run in runs if run.id not in outside.unknown]
+    unknown = Counter(run.key for run in runs if run.id in outside.unknown and since <= run.slot < until)
     return Replay(
         from_=since,
         until=until,
         before=_totals(past.runs, past.messages, since, until),
-        after=_totals(known, played.messages, since, until, outside.sources),
+        after=_totals(known, messages, since, until, outside.sources),
         unchanged=unchanged,
         changed=changed,
-        unknown=[UnknownRuns(kind=kind.value, name=name, runs=runs) for (kind, name), runs in sorted(unknown.items())],
+        unknown=[UnknownRuns(kind=kind.value, name=name, runs=number) for (kind, name), number in sorted(unknown.items())],
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import lru_cache
 from zoneinfo import ZoneInfo
@@ -50,26 +50,13 @@ class DailyMaximum(ResponseBody):
     by: str
 
 
-@dataclass(frozen=True, slots=True)
-class _PromptedEntry:
-    """An entry that prompts an agent: runs per day, attempts per run, and the usage of one attempt."""
-
-    kind: Kind
-    name: str
-    zone: ZoneInfo
-    runs: int
-    attempts: int
-    attempt: AttemptUsage
-
-
 def compute_daily_maximum(settings: Settings, now: datetime) -> DailyMaximum:
     """The limits for the most expensive day of the year from `now` on.
 
     A limit by budget always holds. A limit by the number of runs holds as long as no user changes the system clock, stops the
     daemon during runs or starts jobs by hand.
     """
-    prompted = (*_prompted_heartbeats(settings, now), *_prompted_jobs(settings, now))
-    maximums = [_entry_maximum(settings, entry) for entry in prompted]
+    maximums = [*_maximums_of_agents(settings, now), *_maximums_of_jobs(settings, now)]
     shares = [_share_of_total(settings, maximum, maximum.usd_per_day) for maximum in maximums]
     total = _sum_known(shares)
     months = [_share_of_total(settings, maximum, maximum.usd_per_month) for maximum in maximums]
@@ -108,25 +95,26 @@ def _usd_of_shared_runs(shared: Budget, maximums: list[EntryMaximum]) -> float |
     return shared.runs_per_day * max(filter(None, of_runs), default=0.0)
 
 
-def _entry_maximum(settings: Settings, entry: _PromptedEntry) -> EntryMaximum:
-    found = settings.allowances.get((entry.kind, entry.name))
+def _entry_maximum(settings: Settings, key: Key, agent: Agent, zone: ZoneInfo, runs: int, attempts: int) -> EntryMaximum:
+    """The limits of an entry that prompts an agent in so many `runs` a day at most, each with so many `attempts`."""
+    found = settings.allowances.get(key)
     own, shared = found.own if found else None, settings.limits.budget
-    most_runs = [entry.runs]
+    most_runs = [runs]
     if own and own.runs_per_day:
         most_runs.append(own.runs_per_day)
     if shared and shared.runs_per_day:  # a day in another zone overlaps two days of the shared budget
-        most_runs.append(shared.runs_per_day * (1 if entry.zone.key == settings.zone.key else 2))
+        most_runs.append(shared.runs_per_day * (1 if zone.key == settings.zone.key else 2))
     runs = min(most_runs)
-    tries = runs * entry.attempts
-    most = _max_usd_per_attempt(entry.attempt, found)
+    tries = runs * attempts
+    most = _max_usd_per_attempt(_attempt_usage(settings, key, agent), found)
     usd = tries * most if most is not None else None
     bound = _least(own.usd_per_day, own.usd_per_month) if own else None
     is_bound = bound is not None and (usd is None or bound < usd)
     of_day = bound if is_bound else usd
     return EntryMaximum(
-        kind=entry.kind.value,
-        name=entry.name,
-        zone=entry.zone.key,
+        kind=key[0].value,
+        name=key[1],
+        zone=zone.key,
         runs=runs,
         tries=tries,
         usd_per_try=most,
@@ -151,14 +139,13 @@ def _share_of_total(settings: Settings, maximum: EntryMaximum, usd: float | None
     return usd if usd is None or maximum.zone == settings.zone.key else 2 * usd
 
 
-def _prompted_heartbeats(settings: Settings, now: datetime) -> Iterator[_PromptedEntry]:
+def _maximums_of_agents(settings: Settings, now: datetime) -> Iterator[EntryMaximum]:
     for beat in settings.heartbeats.values():
         if beat.enabled:
             day = longest_day(beat.zone, now)
             # One slot of the previous day may start late.
             runs = max_slots_per_day(beat, day) + 1 + max_woken_runs(settings.limits.wake_flood, day)
-            most = _attempt_usage(settings, (Kind.HEARTBEAT, beat.name), beat)
-            yield _PromptedEntry(Kind.HEARTBEAT, beat.name, beat.zone, runs, 1 + beat.retries + MAX_CRASHES, most)
+            yield _entry_maximum(settings, (Kind.HEARTBEAT, beat.name), beat, beat.zone, runs, 1 + beat.retries + MAX_CRASHES)
 
 
 def _attempt_usage(settings: Settings, key: Key, agent: Agent) -> AttemptUsage:
@@ -179,7 +166,7 @@ def _attempt_usage(settings: Settings, key: Key, agent: Agent) -> AttemptUsage:
     return replace(attempt, model_calls=(*filter(None, before), *calls), fallbacks=())
 
 
-def _prompted_jobs(settings: Settings, now: datetime) -> Iterator[_PromptedEntry]:
+def _maximums_of_jobs(settings: Settings, now: datetime) -> Iterator[EntryMaximum]:
     for name, agent in settings.job_agents.items():
         job = settings.jobs[name]
         if job.enabled:
@@ -188,8 +175,8 @@ def _prompted_jobs(settings: Settings, now: datetime) -> Iterator[_PromptedEntry
             runs = 1 + (
                 max_firings_per_day(first.schedule, day) if first.schedule else -(-day // first.every) if first.every else 0
             )
-            most = _attempt_usage(settings, (Kind.CRON, name), agent)
-            yield _PromptedEntry(Kind.CRON, name, job.zone, runs, 1 + job.retries + job.rerun_after_crash * MAX_CRASHES, most)
+            attempts = 1 + job.retries + job.rerun_after_crash * MAX_CRASHES
+            yield _entry_maximum(settings, (Kind.CRON, name), agent, job.zone, runs, attempts)
 
 
 def max_slots_per_day(beat: Heartbeat, day: timedelta) -> int:
