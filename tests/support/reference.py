@@ -25,6 +25,7 @@ SMALLEST = 1e-9  # USD; smaller differences are those of floating point
 BILLED_NOTHING = frozenset({400, 401, 402, 403, 404, 413, 429, 503, 529})
 SHARED_TEXTS = re.compile(r"; used by [^\"]*|Stops [^\"]*?\. ")  # by docs/api.md they may name other agents
 
+ABOUT = re.compile(r"\S+ +(?P<kind>account|channel|daemon|provider (?P<provider>\w+)(?:, model (?P<model>\w+))?) ")  # no entry
 NUMBER_OF_PROBLEM = re.compile(r"   p(\d+)$", re.MULTILINE)
 
 Key = tuple[str, str]  # heartbeat or cron, and the name
@@ -623,13 +624,14 @@ class Reference:
     def check_hours(self, key: Key, channel: str, text: str) -> None:
         """A message of an agent or a job is sent that did not wait for the hours of its recipient.
 
-        One about a provider waits for the first hours of those that use it, if all of them with this recipient have hours.
+        One about a provider, an account, a channel or the daemon waits for the first hours of those that use it, if all of them
+        with this recipient have hours; of those of all entries if none uses it.
         """
-        about = re.match(r"\S+ +(?:account|provider (?P<provider>\w+)(?:, model (?P<model>\w+))?) ", text)
+        about = ABOUT.match(text)
         concerned = [entry for each, entry in self.entries.items() if about or each == key]
         having = [each for each in concerned if channel in each.deliver]
         if about:
-            having = [each for each in having if self._uses(each, about["provider"], about["model"])] or having
+            having = [each for each in having if self._uses(each, about)] or having
         if not having or any(each.hours is None or channel != each.deliver[0] for each in having):
             return
         is_critical = re.search("critical|^over ", text, re.IGNORECASE | re.MULTILINE)
@@ -640,10 +642,12 @@ class Reference:
             raise Broken("quiet hours", f"{channel} gets a message of {key} outside of {hours}: {text!r}")
 
     @staticmethod
-    def _uses(entry: Entry, provider: str | None, model: str | None) -> bool:
-        """Whether an entry calls this provider or model; None: the account of the programs."""
-        calls = provider in (entry.provider, entry.fallback) if provider else entry.max_runs > 0
-        return entry.is_enabled and calls and model in (None, entry.model)
+    def _uses(entry: Entry, about: re.Match[str]) -> bool:
+        """Whether an entry calls this provider or model, or the account of the programs."""
+        if about["provider"] is None:
+            return entry.is_enabled and about["kind"] == "account" and entry.runner == "program"
+        calls = about["provider"] in (entry.provider, entry.fallback)
+        return entry.is_enabled and calls and about["model"] in (None, entry.model)
 
     def may_be_sent_again(self, channel: str, key: str) -> None:
         """The daemon cannot know whether the message arrived, or a user has asked for it."""

@@ -771,6 +771,8 @@ class Player:
         self.reference.clock_changed(timedelta(seconds=seconds))
         self.world.clock.now += timedelta(seconds=seconds)
         self.reference.limited = None
+        if seconds < 0:
+            self._count_failures_anew(*self.reference.slots)  # the times of runs say no longer which of them ended first
         self._run(1)
 
     def _step_sleep(self, seconds: int) -> None:
@@ -1056,6 +1058,9 @@ class Player:
             for holder in HOLDERS if entry.kind == "heartbeat" else ():
                 self._step_lane(self.entries.index(entry), holder, 0)
         self._run(27 * 3600)
+        self._count_failures_anew(*self.reference.slots)
+        self.world.resume(None)  # what late results have paused since
+        self._run(67)
         for _ in range(200):  # until no run is in progress at a time without a slot
             if not self.world.runs.inflight() and not self._open_runs():
                 break
