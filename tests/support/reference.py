@@ -271,8 +271,8 @@ class Reference:
         Slots that an earlier change has skipped may be due again.
         """
         self.was_set_back = True
-        for holders in self.holds.values():
-            holders.update({holder: until - (self.now - now) for holder, until in holders.items() if until > self.now})
+        for agent, holders in self.holds.items():  # what is over stays over
+            self.holds[agent] = {holder: until - (self.now - now) for holder, until in holders.items() if until > self.now}
         for key, slots in self.slots.items():
             entry = self.entries.get(key)
             if entry is None or not entry.is_enabled:

@@ -948,7 +948,7 @@ class Player:
 
     def _effects_of_chat(self, person: str, crash: int | None, mark: str = "") -> set[Effect]:
         """Let the daemon ask for what a person has sent, perhaps end it at a statement, and return what has changed."""
-        before, refused = self._state_of_chat(), self._refused_as_disabled()
+        before, refused = self._state_of_chat(), self._refused_as_disabled(person)
         self.world.crash_at = crash
         if crash is not None:
             self.reference.limited = None
@@ -959,7 +959,7 @@ class Player:
         self.world.crash_at = None
         self.chat.poll(self.world.engine.plan.settings.channels, self.world.settle)
         self._saw_time()
-        self.reference.refused += self._refused_as_disabled() - refused
+        self.reference.refused += self._refused_as_disabled(person) - refused
         done = self._state_of_chat() - before
         for kind, name, number, _ in [each[1:] for each in done if each[0] == "wake"]:
             if kind == "heartbeat":
@@ -968,10 +968,13 @@ class Player:
         self._note("did", *sorted(map(str, done)), *self.chat.answers[-1:])
         return done
 
-    def _refused_as_disabled(self) -> Counter[str]:
-        """How many wakes of each agent were not accepted because it is disabled."""
-        query = "select agent, cast(sum(count) as integer) from rejected_wake where why = 'disabled' group by agent"
-        return Counter(dict(map(tuple, self.world.store.connection.execute(query).fetchall())))
+    def _refused_as_disabled(self, person: str) -> Counter[str]:
+        """How many wakes of each agent by a person were not accepted because it is disabled."""
+        query = (
+            "select agent, cast(sum(count) as integer) from rejected_wake where why = 'disabled' and sender = ? group by agent"
+        )
+        found = self.world.store.connection.execute(query, (f"{person} on phone",)).fetchall()
+        return Counter(dict(map(tuple, found)))
 
     def _state_of_chat(self) -> set[Effect]:
         """What people in the chat have changed."""

@@ -22,7 +22,7 @@ from scheduler.engine.delivery import open_problems_in
 from scheduler.engine.effects import Sender, VerbRequest
 from scheduler.engine.questions import answer_question
 from scheduler.engine.tick_items import Refused, Tick
-from scheduler.extras.chat.telegram_buttons import FromPerson, Press
+from scheduler.extras.chat.telegram_buttons import FromPerson, Press, bot_of
 from scheduler.model.events import ButtonPressed
 from scheduler.model.message import Button
 from scheduler.model.outcome import Kind, Trigger
@@ -88,12 +88,13 @@ REFUSALS: dict[PressResult, str] = {
 
 def buttons_of(tx: Transaction, message: OutboxMessage, channel: Channel) -> tuple[Button, ...]:
     """The buttons below a message; none unless its channel has buttons, and only below the last part of a long message."""
-    if message.part != message.parts or channel.url is None:
+    bot = bot_of(channel)
+    if message.part != message.parts or bot is None:
         return ()
     if (question := questions.question_of_notice(tx.db, message.notice)) is not None:
         ends = to_millis(question.until) // 1000
         return tuple(
-            Button("answer", option, _signed_data(channel.url, message, f"{ANSWER}{number}", ends))
+            Button("answer", option, _signed_data(bot.token, message, f"{ANSWER}{number}", ends))
             for number, option in enumerate(question.options)
         )
     if not channel.buttons:
@@ -105,7 +106,7 @@ def buttons_of(tx: Transaction, message: OutboxMessage, channel: Channel) -> tup
     made = []
     for letter, verb in sorted(_verbs_of(message).items()):
         if verb.in_chat is not hidden and (about or not _is_about_problems(verb)):
-            data = _signed_data(channel.url, message, letter, expires)
+            data = _signed_data(bot.token, message, letter, expires)
             made.append(Button(CHAT_BUTTONS[letter].name, CHAT_BUTTONS[letter].label, data))
     return tuple(made)
 
@@ -115,17 +116,16 @@ def delete_old_uses(tx: Transaction) -> None:
     tx.db.execute("delete from used_button where used_at < ?", (to_millis(tx.now - 2 * LIFETIME),))
 
 
-def _signed_data(url: Secret, message: OutboxMessage, action: str, expires: int) -> str:
-    return f"{action}:{message.id:x}:{expires:x}:{_code(url, message, action, expires)}"
+def _signed_data(token: Secret, message: OutboxMessage, action: str, expires: int) -> str:
+    return f"{action}:{message.id:x}:{expires:x}:{_code(token, message, action, expires)}"
 
 
-def _code(url: Secret, message: OutboxMessage, action: str, expires: int) -> str:
+def _code(token: Secret, message: OutboxMessage, action: str, expires: int) -> str:
     """The code that makes a button genuine. Its key is derived from the token of the bot.
 
     The key of the message is part of what is signed, as numbers begin again in a new database.
     """
-    token = telegram.parse_token(url.reveal())
-    key = hmac.digest(token.encode(errors="surrogateescape"), PURPOSE, "sha256")
+    key = hmac.digest(token.reveal().encode(errors="surrogateescape"), PURPOSE, "sha256")
     signed = f"{action}:{message.id}:{expires}:{message.key}".encode()
     return base64.urlsafe_b64encode(hmac.new(key, signed, hashlib.sha256).digest()[:CODE_BYTES]).decode().rstrip("=")
 
@@ -180,9 +180,10 @@ class PressButton:
         message = found[0] if found else None
         channel = tick.plan.settings.channels.get(message.channel) if message else None
         question = questions.question_of_notice(tick.tx.db, message.notice) if message else None
-        if message is None or channel is None or not (channel.buttons or question) or channel.url is None:
+        bot = bot_of(channel) if channel and (channel.buttons or question) else None
+        if message is None or channel is None or bot is None:
             return None, "forged"
-        if not hmac.compare_digest(_code(channel.url, message, action, until).encode(), code.encode(errors="replace")):
+        if not hmac.compare_digest(_code(bot.token, message, action, until).encode(), code.encode(errors="replace")):
             return None, "forged"
         if not is_from_its_chat(self.press, channel, message):
             return message, "wrong_chat"

@@ -74,8 +74,8 @@ class Chat:
         self.poll()
         return self.phone.answers[-1]
 
-    def press_data(self, data: str) -> str:
-        self.phone.press(data)
+    def press_data(self, data: str, **more: Any) -> str:
+        self.phone.press(data, **more)
         self.poll()
         return self.phone.answers[-1]
 

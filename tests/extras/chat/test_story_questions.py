@@ -49,6 +49,7 @@ cron:
     deliver: {{to: phone, hours: "20:00-22:00"}}
     ask: {{to: phone, people: ["@Anna", "77"], timeout: 30m}}
 """.replace("phone_of_ops", "{{to: [phone, log], people: anna}}")
+HOOK = "kind: webhook, url: 'http://127.0.0.1:9/hook', allow_private: true"
 ANNA: dict[str, Any] = {"user": "Anna"}
 EVE: dict[str, Any] = {"user": "eve", "user_id": 6}
 BOB: dict[str, Any] = {"user": "bob", "user_id": 8}  # one of the people of the channel, whom the job does not ask
@@ -246,6 +247,22 @@ def test_a_question_goes_to_several_channels_and_is_over_in_all_of_them(chat: Ch
     sent = [(each["channel"], each["text"][:17]) for each in notices]
     assert sent == [(channel, text) for text in ("Delete it?\n\nAnswe", "Delete it?: no, b") for channel in ("phone", "log")]
     assert state_of(world, asked.id) == "no, by Anna on phone"
+
+
+def test_a_button_for_the_same_question_in_a_channel_that_is_no_chat_is_not_valid(make_world: MakeWorld, phone: Telegram) -> None:
+    config = (
+        CONFIG.format(url=phone.url).replace("[phone, log]", "[phone, hook]").replace("  phone:", f"  hook: {{{HOOK}}}\n  phone:")
+    )
+    world = make_world(config, environ={"TG": telegram.URL}, send=send_by_transport)
+    world.scripts["ops"] = lambda _: Delayed("ok", timedelta(hours=20))
+    world.run(seconds=1)
+    ask(world, "Delete it?", "ops")
+    chat = Chat(world, phone)
+    action, number, *rest = phone.buttons()["yes"].split(":")
+    others = [f"{action}:{int(number, 16) + difference:x}:{':'.join(rest)}" for difference in (-1, 1)]
+    assert {chat.press_data(data, **ANNA) for data in others} == {"This button is not valid."}
+    assert world.engine.health.internal_errors["request"] == 0
+    assert chat.press("yes", **ANNA) == "yes, by Anna on phone"
 
 
 def test_a_question_of_a_run_that_is_cancelled_ends_with_it(chat: Chat) -> None:
