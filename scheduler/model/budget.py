@@ -223,9 +223,9 @@ class AttemptUsage:
         one_turn = self._of_turns(all_turns=False)
         most = self._of_turns(all_turns=True)
         nanos, tokens = most.nanos, most.tokens
-        if most != one_turn and self.usd_per_try is not None and self.priced:
+        if self.usd_per_try is not None and self.priced:
             nanos = min(nanos, max(usd_to_nanos(self.usd_per_try), one_turn.nanos))
-        if most != one_turn and self.tokens_per_try is not None:
+        if self.tokens_per_try is not None:
             tokens = min(tokens, max(self.tokens_per_try, one_turn.tokens))
         return Amount(nanos, tokens)
 

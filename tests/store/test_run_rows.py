@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -11,12 +12,15 @@ from heartbeat_specs import AGENT
 from world import add_entry_row, utc
 
 from heartbeat.result import SentPrompt
-from heartbeat.runners import Tokens
+from heartbeat.runners import Tokens, ToolCall
+from heartbeat.runners.agent_json import MAX_TOOL_CALLS
 from scheduler.model.budget import Amount
 from scheduler.model.entry import Claim, HeartbeatEntry, OpenRun
-from scheduler.model.outcome import Kind, Outcome, Reason, Skip, Trigger
+from scheduler.model.outcome import AttemptResult, Kind, Outcome, Reason, Skip, Trigger
+from scheduler.model.prompt_cache import LOOKS_KEPT, MISSES
 from scheduler.model.timestamps import from_millis, to_millis
-from scheduler.store import cost_history, entries, lane_holds, overviews, questions, recorded_runs, run_history, runs
+from scheduler.model.wake import Wake
+from scheduler.store import cost_history, entries, lane_holds, overviews, questions, recorded_runs, run_history, runs, wakes
 from scheduler.store.rows import insert_new
 from scheduler.store.run_history import RunFilter
 from scheduler.store.transaction import Transaction
@@ -87,7 +91,9 @@ def test_the_latest_answers_errors_and_outputs_are_those_of_the_same_entry(tx: T
 
 def test_only_an_answer_of_a_later_slot_is_newer(tx: Transaction) -> None:
     claim = open_claim(tx, 10)
+    tx.db.execute("update run set state = 'closed'")
     add(tx, 10, trigger="manual"), add(tx, 9), add(tx, 11, "failed"), add(tx, 12, name="night"), add(tx, 13, kind="cron")
+    add(tx, 14, "alert", state="waiting")  # its answer was cut, and it is tried again
     assert not runs.has_newer_answer(tx.db, claim)
     add(tx, 11, "alert", trigger="manual")
     assert runs.has_newer_answer(tx.db, claim)
@@ -104,7 +110,7 @@ def test_runs_that_programs_started_are_counted_without_skips_and_in_their_time(
 
 def test_a_run_counts_for_each_account_that_it_has_called(tx: Transaction) -> None:
     first, second = add(tx, 1), add(tx, 2)
-    for run, accounts in ((first, {"a"}), (first, {"a", "b"}), (first, {"b"}), (second, {"b"})):
+    for run, accounts in ((first, {"a"}), (first, {"a", "b"}), (second, {"b"}), (second, {"c"})):
         runs.record_accounts(tx, run, accounts)
     runs.record_accounts(tx, add(tx, 3, "skipped"), {"a"})
     runs.record_accounts(tx, add(tx, 9), {"a"})
@@ -146,6 +152,60 @@ def test_a_run_begins_with_its_first_attempt_unless_that_was_interrupted_or_did_
     assert runs.claim_next_attempt(tx, waiting, None) is None, "it was claimed by another daemon since"
 
 
+def test_all_tools_that_we_called_in_earlier_attempts_stay_on_record_the_latest_of_too_many(tx: Transaction) -> None:
+    claim, tool = open_claim(tx), ToolCall("disk", arguments="{}")
+    for number in range(3):
+        called = AttemptResult(Outcome.FAILED, tool_calls=(replace(tool, name=f"ours {number}"), replace(tool, arguments=None)))
+        assert runs.keep_run_for_retry(tx, claim, called, at(1))
+        claim = next_attempt(tx, claim)
+    assert [each["name"] for each in json.loads(column(tx, "tool_calls", claim.run.id))] == ["ours 0", "ours 1", "ours 2"]
+    many = tuple(replace(tool, name=str(number)) for number in range(MAX_TOOL_CALLS))
+    assert runs.keep_run_for_retry(tx, claim, AttemptResult(Outcome.FAILED, tool_calls=many), at(1))
+    kept = json.loads(column(tx, "tool_calls", claim.run.id))
+    assert (len(kept), kept[-1]["name"]) == (MAX_TOOL_CALLS, str(MAX_TOOL_CALLS - 1))
+
+
+def test_what_a_provider_kept_is_known_of_the_last_runs_and_of_the_last_that_asked_for_it(tx: Transaction) -> None:
+    usage = json.dumps({"big": {"calls": 2}, "small": {"calls": 1}})
+    for minute in range(LOOKS_KEPT + MISSES + 2):
+        tokens = json.dumps({"cache_read": minute, "cache_write": 100 + minute})
+        asked = {"cache_ttl": "5m"} if minute <= MISSES + 1 else {}
+        add(tx, minute, static_digest="x", tokens=tokens, model_usage=usage, **asked)
+    add(tx, 50), add(tx, 51, name="night", static_digest="x", tokens=tokens, model_usage=usage, cache_ttl="5m")
+    looks, asked_looks = (runs.last_cache_looks(tx.db, OPS, asked=asked) for asked in (False, True))
+    assert [each.read for each in looks] == [*range(LOOKS_KEPT + MISSES + 1, MISSES + 1, -1)]
+    assert [(each.read, each.written, each.calls) for each in asked_looks] == [
+        (number, 100 + number, 3) for number in range(MISSES + 1, 0, -1)
+    ]
+
+
+def test_old_records_are_deleted_by_their_end_with_their_messages_and_questions_unless_something_needs_them(
+    tx: Transaction,
+) -> None:
+    day, hour = 1440, 60
+    gone = [add(tx, -3 * day), add(tx, -3 * day, "skipped", trigger="api", finished=-2 * day), add(tx, -3 * day, name="night")]
+    add_message(tx, gone[0], "phone", finished_at=at(-day)), ask(tx, gone[0])
+    long = add(tx, -3 * day + 1, finished=-hour)
+    needed = [add(tx, minute - 2 * day, trigger="api" if minute == 1 else "interval") for minute in range(1, 8)]
+    tx.db.execute("update run set started_at = ? where id = ?", (to_millis(at(-hour)), needed[0]))
+    for run, state in zip(needed[1:4], ("pending", "held", "delivered"), strict=True):
+        add_message(tx, run, "phone", state=state, finished_at=EIGHT if state == "delivered" else None)
+    tx.db.execute(
+        "insert into wake (kind, name, source, sender, token, text, created_at, updated_at, state, after_run)"
+        " values ('cron', 'next', 'cron', 'ops', '', '', 1, 1, 'taken', ?)",
+        (needed[4],),
+    )
+    tx.db.execute("update run set result_due_at = 1, outcome = 'async' where id = ?", (needed[5],))
+    keep = runs.NeededRuns((needed[6],), timedelta(hours=2))
+    assert runs.delete_old_runs(tx, timedelta(days=1), 99, keep) == len(gone)
+    left = [row[0] for row in tx.db.execute("select id from run order by id")]
+    assert left == [long, *needed]
+    assert [tx.db.execute(f"select count(*) from {table}").fetchone()[0] for table in ("question", "outbox")] == [0, 3]
+    assert runs.delete_surplus_runs(tx, *OPS, 8, 99, keep) == 0
+    assert runs.delete_surplus_runs(tx, *OPS, 7, 99, keep) == 1
+    assert [row[0] for row in tx.db.execute("select id from run order by id")] == needed
+
+
 def test_a_run_that_waits_keeps_the_result_of_its_last_attempt_and_says_what_it_waits_for(tx: Transaction) -> None:
     claim = open_claim(tx)
     assert runs.defer_run(tx, claim, Skip.BUSY, at(1), "chat holds it")
@@ -163,6 +223,7 @@ def test_a_run_that_waits_keeps_the_result_of_its_last_attempt_and_says_what_it_
 
 def test_an_interrupted_run_ended_when_it_was_cut_and_only_a_crash_uses_up_an_attempt(tx: Transaction) -> None:
     claim = open_claim(tx)
+    tx.db.execute("update run set outcome = 'skipped'")  # it has waited for its lock
     for crashed, attempt in ((True, 1), (False, 1)):
         claim = claim if crashed else next_attempt(tx, claim)
         runs.record_interruption(tx, claim.run, at(-5))
@@ -172,6 +233,10 @@ def test_an_interrupted_run_ended_when_it_was_cut_and_only_a_crash_uses_up_an_at
         assert (waiting.outcome, waiting.attempt, waiting.crashes) == ("abandoned", attempt, 1)
     runs.mark_run_cancelled(tx, waiting.id)
     assert reread(tx, waiting).reason != Reason.CANCELLED, "it is not in progress"
+    runs.record_interruption(tx, waiting, at(2))
+    tx.now = at(9)
+    runs.close_undeclared_run(tx, *OPS, waiting, AttemptResult(Outcome.ABANDONED))
+    assert from_millis(column(tx, "finished_at", waiting.id)) == at(2)
 
 
 def test_each_awaited_result_has_its_own_time_which_stops_while_a_person_is_asked(tx: Transaction) -> None:
@@ -189,7 +254,8 @@ def test_each_awaited_result_has_its_own_time_which_stops_while_a_person_is_aske
     assert from_millis(column(tx, "result_due_at", ids[2])) == at(67)
     runs.stop_awaiting_result(tx, *OPS, at(3))
     assert [column(tx, "result_due_at", run) is None for run in ids] == [True, False, False]
-    assert runs.next_overdue_at(tx.db) == at(61)
+    runs.stop_awaiting_result(tx, *OPS, at(1))
+    assert runs.next_overdue_at(tx.db) == at(67)
 
 
 def ask(
@@ -299,10 +365,11 @@ def test_records_of_several_slots_and_open_runs_count_in_each_time_that_they_rea
     causes = run_history.count_causes(tx.db, at(10), at(30))
     assert [(each.last_id, each.slots) for each in causes[OPS]] == [(many, 5), (waiting, 1)]
     assert [row["id"] for row in run_history.runs_covering(tx.db, *OPS, at(10), at(30))] == [many]
-    assert run_history.skipped_since(tx.db, *OPS, 0) == {"paused": 5, "busy": 2}
+    add(tx, 32, reason="busy", **skipped)
+    assert [*run_history.skipped_since(tx.db, *OPS, 0).items()] == [("paused", 5), ("busy", 3)]
     add(tx, 11, "ok", finished=12)
     assert run_history.runs_in_progress_at(tx.db, at(12)) == []
-    assert [run for *_, run in run_history.runs_in_progress_at(tx.db, at(11))] == [waiting + 1]
+    assert [run for *_, run in run_history.runs_in_progress_at(tx.db, at(11))] == [waiting + 2]
 
 
 def test_the_most_expensive_run_has_the_result_with_which_it_is_counted(tx: Transaction) -> None:
@@ -312,6 +379,79 @@ def test_the_most_expensive_run_has_the_result_with_which_it_is_counted(tx: Tran
     counted = {each.outcome: each for each in run_history.count_runs(tx.db, at(0), at(9))}
     assert {each.value: count.most_expensive_run for each, count in counted.items()} == {"ok": 1, "alert": 2, "abandoned": None}
     assert (counted[Outcome.OK].count, counted[Outcome.OK].runs, counted[Outcome.ABANDONED].failed) == (3, 2, 0)
+    add(tx, 6, "alert", suppression="duplicate")
+    assert [each.said for each in run_history.count_runs(tx.db, at(0), at(9)) if each.outcome is Outcome.ALERT] in (
+        [2, 0],
+        [0, 2],
+    )
+
+
+def test_a_run_shows_what_it_is_charged_also_if_that_is_nothing_and_until_when_a_notification_is_delayed(tx: Transaction) -> None:
+    run = add(tx, charged_nanos=0, charged_tokens=0)
+    add_message(tx, run, "phone", "opened p1", not_before=at(9), hold_note="sent", created_at=at(5))
+    add_message(tx, run, "phone", "opened p2", not_before=at(9), awaits='["night"]', state="pending", created_at=at(6))
+    found = run_history.get_run(tx.db, run)
+    assert found is not None
+    assert found.charged is not None
+    assert [each.held_back and each.held_back.until for each in found.notices] == [None, at(9)]
+    counted = run_history.count_messages(tx.db, at(5), at(6))
+    assert [(each.channel, each.state, each.messages) for each in counted] == [("phone", "delivered", 1)]
+
+
+def test_the_overview_of_an_entry_has_its_own_wakes_delays_and_costs(tx: Transaction) -> None:
+    rows = {key: add_entry_row(tx, *key) for key in (JOB, OPS, (Kind.HEARTBEAT, "night"), (Kind.HEARTBEAT, "gone"))}
+    for key, change in ((OPS, {"muted_until": at(5)}), ((Kind.HEARTBEAT, "gone"), {"muted_until": at(5), "state": "removed"})):
+        entries.change_entry(tx, rows[key], rows[key]._replace(**change))
+    wakes.keep_wake(tx, rows[JOB], Wake("ops", "manual", "command", kind=Kind.CRON), at(1))
+    add_message(tx, 1, "phone", "opened p1", kind="cron", awaits='["night"]', state="pending")
+    found = overviews.entry_overviews(tx.db, None, None)
+    assert [(row.kind.value, row.name, each["wakes"], each["failing_awaits"]) for row, each in found] == [
+        ("heartbeat", "night", 0, None), ("heartbeat", "ops", 0, None), ("cron", "ops", 1, '["night"]'),
+    ]  # fmt: skip
+    assert (overviews.muted_entries(tx.db, EIGHT), overviews.muted_entries(tx.db, at(5))) == ({OPS}, set())
+    add(tx, -5, "ok", cost_usd=0.5, finished=1, text="x" * 9), add(tx, 2, "ok", trigger="result", cost_usd=0.25, text="yes")
+    add(tx, 3, "skipped", reason="budget"), add(tx, 5, "skipped", reason="budget"), add(tx, 6, "ok", kind="cron", cost_usd=9.0)
+    cost = overviews.cost_since(tx.db, "ops", EIGHT)
+    assert (cost.cost_usd, cost.runs, overviews.last_skips(tx.db, Skip.BUDGET)) == (0.75, 1, {OPS: at(6)})
+    answers = [overviews.latest_answer(tx.db, "ops", length) for length in (2, 3)]
+    assert [each and (each.text, each.is_cut) for each in answers] == [("ye", True), ("yes", False)]
+
+
+def test_each_former_state_of_an_entry_is_kept_with_its_end(tx: Transaction) -> None:
+    row = add_entry_row(tx, *OPS)
+    for minute, change in (
+        (1, {"anchor": at(9)}),
+        (2, {"schedule_text": '{"every":60}'}),
+        (3, {"failures": 1}),
+        (4, {"state": "disabled"}),
+    ):
+        tx.now = at(minute)
+        changed = row._replace(**change)
+        entries.change_entry(tx, row, changed)
+        row = changed
+    found = [(each.until, each.state, each.anchor) for each in entries.past_states(tx.db, *OPS)]
+    assert found == [(at(1), "active", EIGHT), (at(2), "active", at(9)), (at(4), "active", at(9))]
+    assert [each.until for each in entries.past_states_since(tx.db, at(2))[OPS]] == [at(2), at(4)]
+
+
+def test_only_active_entries_without_any_next_time_are_unplanned_and_expected_ones_are_those_after_a_time(
+    tx: Transaction,
+) -> None:
+    for name, change in (
+        ("none", {}), ("due", {"due_at": at(1)}), ("slot", {"slot": at(1)}), ("paused", {"paused_until": at(1)}),
+        ("off", {"state": "disabled"}), ("later", {"settled_until": at(1), "expected_at": at(1)}), ("now", {"expected_at": at(0)}),
+    ):  # fmt: skip
+        row = add_entry_row(tx, Kind.HEARTBEAT, name)
+        entries.change_entry(tx, row, row._replace(**change))
+    assert [row.name for row in entries.unplanned_entries(tx.db, 0, 99, at(0))] == ["none", "now"]
+    assert [row.name for row in entries.entries_expected_between(tx, at(0), at(1))] == ["later"]
+    times = [
+        ("a", "2026-12-24T18:00:00", "UTC"),
+        ("a", "2026-12-24T18:00:00", "Europe/Berlin"),
+        ("b", "2026-12-24T18:00:00", "UTC"),
+    ]
+    seen = [entries.record_one_time_job(tx, name, json.dumps({"at": moment, "zone": zone})) for name, moment, zone in times * 2]
+    assert seen == [True] * 3 + [False] * 3
 
 
 def test_a_late_result_stands_for_its_own_slot(tx: Transaction) -> None:
@@ -355,6 +495,10 @@ def test_those_who_have_waited_longest_come_first_if_more_entries_are_due_than_t
         row = add_entry_row(tx, Kind.HEARTBEAT, name)
         times = {"due_at": at(due), "last_slot": at(slot), "last_ended_at": at(ended), "settled_until": at(-9)}
         entries.change_entry(tx, row, row._replace(**times))
+    assert [runs.any_open_or_due(tx, Kind.HEARTBEAT, [each]) for each in ("a", "ops")] == [True, False]
+    tx.now = at(-3)
+    assert runs.any_open_or_due(tx, Kind.HEARTBEAT, ["ops", "a"])
+    assert not runs.any_open_or_due(tx, Kind.CRON, ["a"])
     due_now = lambda places: [row.name for row, _ in entries.due_entries(tx.db, EIGHT, places, 9)]  # noqa: E731
     assert (due_now(4), due_now(3)) == (["future", "a", "b", "c"], ["b", "c", "future"])
 
