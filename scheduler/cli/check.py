@@ -63,9 +63,9 @@ def _listed_prices(settings: Settings, now: datetime) -> str | None:
     models = _listed_models(settings)
     if not models:
         return None
-    found = listed_prices.describe_list(now.date())
-    days = (now.date() - found.newest).days
-    text = f"prices of {list_names(models, 3)}: genai-prices {found.version}, its newest price is {format_count(days, 'day')} old"
+    version, newest = listed_prices.describe_list(now.date())
+    days = (now.date() - newest).days
+    text = f"prices of {list_names(models, 3)}: genai-prices {version}, its newest price is {format_count(days, 'day')} old"
     return f"{text}; update it, or write prices:" if days > OLD_PRICES else text
 
 
@@ -112,8 +112,8 @@ def _print_valid(path: Path, loaded: LoadedConfig, form: str) -> int:
     if form == "json":
         found: dict[str, object] = {"ok": True, "errors": [], "warnings": [each.as_json() for each in loaded.warnings]}
         if models := _listed_models(loaded.settings):
-            used = listed_prices.describe_list(utc_now().date())
-            found["listed_prices"] = {"models": models, "version": used.version, "newest": used.newest.isoformat()}
+            version, newest = listed_prices.describe_list(utc_now().date())
+            found["listed_prices"] = {"models": models, "version": version, "newest": newest.isoformat()}
         click.echo(json.dumps(found | ({"overrides": loaded.overrides} if loaded.overrides else {})))
         return 0
     print_warnings(loaded.warnings)

@@ -6,7 +6,7 @@ looked up. The list is the one in the installed version: the library's download 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import date
 from functools import cache
 from typing import Any
@@ -15,14 +15,6 @@ from scheduler.model.budget import Price, PriceVariant
 
 CACHE_WRITE = 1.25  # times the price of input: what a cache that lives for five minutes costs
 CACHE_WRITE_1H = 2.0  # the same for a cache that lives for an hour
-
-
-@dataclass(frozen=True, slots=True)
-class PriceList:
-    """The version of the library, and the day from which its newest price applies that has applied already."""
-
-    version: str
-    newest: date
 
 
 @cache
@@ -36,8 +28,8 @@ def find_listed_price(model: str, provider: str, url: str | None) -> Price | Non
     return replace(variants[0].price, variants=tuple(variants[1:]), listed=True) if variants else None
 
 
-def describe_list(today: date) -> PriceList:
-    """The list that `find_listed_price` uses."""
+def describe_list(today: date) -> tuple[str, date]:
+    """The version of the library, and the day from which its newest price applies that has applied already."""
     from importlib.metadata import version
 
     dates = {
@@ -47,7 +39,7 @@ def describe_list(today: date) -> PriceList:
         for each in (model.prices if isinstance(model.prices, list) else ())
         if hasattr(each.constraint, "start_date")
     }
-    return PriceList(version("genai-prices"), max((each for each in dates if each <= today), default=date.min))
+    return version("genai-prices"), max((each for each in dates if each <= today), default=date.min)
 
 
 @cache
