@@ -27,7 +27,7 @@ limits: {{concurrency: 100, min_interval: 0s}}
 network: {{proxy: none}}
 {executor}
 channels: {{hook: {{kind: webhook, url: "{url}", allow_private: true}}}}
-defaults: {{heartbeat: {{stagger: 100%, checklist: "- look\\n", deliver: hook, timeout: 30s, dedup: {{window: 0s}}}}}}
+defaults: {{heartbeat: {{stagger: 100%, checklist: "- look\\n", deliver: {deliver}, timeout: 30s, dedup: {{window: 0s}}}}}}
 agents:
 {agents}
 cron:
@@ -35,7 +35,12 @@ cron:
 """
 WORKERS = "executor: {{kind: procrastinate, dsn: '{dsn}', lease: {lease}s}}"
 AGENT = "  {name}: {{runner: {runner}, heartbeat: {{interval: {every}s}}}}"
-JOB = "  {name}: {{every: {every}s, command: [perl, {program}, {name}], deliver: hook}}"
+JOB = "  {name}: {{every: {every}s, command: [perl, {program}, {name}], deliver: {deliver}}}"
+
+
+def call_of(program: Path, name: str) -> str:
+    """The runner of an agent that is a `BeatProgram`."""
+    return f"{{kind: command, argv: [perl, {program}, {name}]}}"
 
 
 class FaultyCluster:
@@ -57,15 +62,14 @@ class FaultyCluster:
         self.program = BeatProgram(folder)
         self._path = self.program.write(work)
 
-    def config(self, runner: Callable[[str], str | None] = lambda _: None, **values: str) -> str:
+    def config(self, runner: Callable[[str], str | None] = lambda _: None, deliver: str = "hook", **values: str) -> str:
         """The config of a host. An agent without a `runner` is called as a program."""
-        command = "{{kind: command, argv: [perl, {}, {}]}}".format
         agents = (
-            AGENT.format(name=name, every=every, runner=runner(name) or command(self._path, name))
+            AGENT.format(name=name, every=every, runner=runner(name) or call_of(self._path, name))
             for name, every in self._agents.items()
         )
-        jobs = (JOB.format(name=name, every=every, program=self._path) for name, every in self._jobs.items())
-        return CONFIG.format(agents="\n".join(agents), jobs="\n".join(jobs), **values)
+        jobs = (JOB.format(name=name, every=every, program=self._path, deliver=deliver) for name, every in self._jobs.items())
+        return CONFIG.format(agents="\n".join(agents), jobs="\n".join(jobs), deliver=deliver, **values)
 
     @contextmanager
     def fault(self, kind: str, host: str | None) -> Iterator[Fault]:

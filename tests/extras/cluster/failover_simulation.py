@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psycopg
 from cluster_comparison import BeatProgram
+from cluster_faults import WORKERS, FaultyCluster, call_of
 from cluster_processes import Cluster
 from patience import PATIENCE
 from servers.postgres import PostgresServer
@@ -19,21 +20,7 @@ from servers.postgres_proxy import PostgresProxy
 
 EVERY, SLOW_EVERY, WORK, SLOW_WORK = 3, 20, 0.1, 4.0  # seconds
 ALLOWED_SILENCE = 60.0  # seconds, in addition to an agent's interval
-CONFIG = """\
-state: {dsn}
-server: {{listen: "127.0.0.1:0"}}
-history: {{keep: 30d, runs: 1000000}}
-limits: {{concurrency: 100, min_interval: 0s}}
-{executor}
-defaults: {{heartbeat: {{stagger: 100%, checklist: "- look\\n", deliver: log, timeout: 30s}}}}
-agents:
-{agents}
-cron:
-{jobs}
-"""
-REMOTE = 'executor: {kind: procrastinate, dsn: "${DSN}", lease: 6s}'
-AGENT = "  {name}: {{runner: {{kind: command, argv: [perl, {program}, {name}]}}, heartbeat: {{interval: {every}s}}}}"
-JOB = "  {name}: {{every: {every}s, command: [perl, {program}, {name}], deliver: log}}"
+LEASE = 6  # seconds
 RUNS = "select id, owner, name, trigger, slot, attempt, outcome from heartbeatd.run where trigger in ('interval', 'every')"
 
 Run = tuple[str, str, int]  # the name, the trigger and the slot
@@ -57,20 +44,21 @@ class FailoverResult:
         return not (self.silent or self.undeclared or self.repeated_commands or self.unknown)
 
 
-class FailoverSimulation:
+class FailoverSimulation(FaultyCluster):
     """`FailoverSimulation(folder, remote=True).play(10)` fails over ten times with runs on workers; else they run on the leader."""
 
     def __init__(
         self, folder: Path, *, remote: bool, agents: int = 12, slow: int = 12, jobs: int = 4, behind: float = 5.0
     ) -> None:
-        self._folder, self._remote, self._behind = folder, remote, behind
-        self._programs: list[BeatProgram] = []
-        self._every: dict[str, float] = {}
-        self._entries = {
-            "agents": self._declare("quick", AGENT, agents, EVERY, WORK)
-            + self._declare("slow", AGENT, slow, SLOW_EVERY, SLOW_WORK),
-            "jobs": self._declare("job", JOB, jobs, EVERY, WORK),
-        }
+        quick = {f"quick{number}": EVERY for number in range(agents)}
+        super().__init__(
+            folder, 0, WORK, quick | {f"slow{number}": SLOW_EVERY for number in range(slow)},
+            {f"job{number}": EVERY for number in range(jobs)},
+        )  # fmt: skip
+        self._remote, self._behind = remote, behind
+        (folder / "slow").mkdir()
+        self._slow_program = BeatProgram(folder / "slow")
+        self._slow_path = self._slow_program.write(SLOW_WORK)
         self._snapshots: list[tuple[float, dict[int, tuple[str, Run]]]] = []  # at each failover, the runs by ID, with their owner
 
     def play(self, failovers: int, rest: float = 15.0, report: Callable[[str], None] = print) -> FailoverResult:
@@ -78,15 +66,14 @@ class FailoverSimulation:
         with ExitStack() as stack:
             primary = stack.enter_context(closing(PostgresServer(wal_keep_size="64MB"))).start()
             proxy = stack.enter_context(PostgresProxy(primary.database()))
-            yaml = CONFIG.format(
-                dsn=proxy.dsn,
-                executor=REMOTE if self._remote else "",
-                **{key: "\n".join(each) for key, each in self._entries.items()},
-            )
-            cluster = stack.enter_context(Cluster(self._folder, yaml, proxy.dsn, shows_logs=False))
+            yaml = self.config(
+                lambda name: call_of(self._slow_path, name) if name.startswith("slow") else None, deliver="log", state=proxy.dsn,
+                host="scheduler", executor=WORKERS.format(dsn=proxy.dsn, lease=LEASE) if self._remote else "", url="http://127.0.0.1:9/",
+            )  # fmt: skip
+            cluster = stack.enter_context(Cluster(self.folder, yaml, proxy.dsn, shows_logs=False))
             cluster.start("run")
             for number in range(2 if self._remote else 0):
-                cluster.start("worker", "--name", f"w{number}", folder=self._folder / f"worker{number}")
+                cluster.start("worker", "--name", f"w{number}", folder=self.folder / f"worker{number}")
             self._wait_for_all(time.time())
             for number in range(failovers):
                 time.sleep(rest)
@@ -107,19 +94,10 @@ class FailoverSimulation:
             self._keep_snapshot(primary.dsn_of(proxy.database))
             return self._compare(primary.dsn_of(proxy.database))
 
-    def _declare(self, kind: str, template: str, number: int, every: float, work: float) -> list[str]:
-        program = BeatProgram(self._folder / kind)
-        (self._folder / kind).mkdir(parents=True)
-        path = program.write(work)
-        self._programs.append(program)
-        names = [f"{kind}{each}" for each in range(number)]
-        self._every |= dict.fromkeys(names, every)
-        return [template.format(name=name, program=path, every=every) for name in names]
-
     def _beats(self) -> dict[str, list[tuple[float, str]]]:
         """When each agent and job began a run, with the mark of the run."""
         found: dict[str, list[tuple[float, str]]] = defaultdict(list)
-        for program in self._programs:
+        for program in (self.program, self._slow_program):
             for line in program.marks.read_text("utf-8").splitlines() if program.marks.exists() else ():
                 word, name, mark, _, at, *_ = line.split(" ", 6)
                 if word == "begin":
@@ -129,8 +107,7 @@ class FailoverSimulation:
     def _wait_for_all(self, since: float) -> None:
         """Wait until each agent has begun a run after this time. One that stays silent is found by the comparison."""
         deadline = time.monotonic() + PATIENCE
-        agents = {name for name in self._every if not name.startswith("job")}
-        while any(not beats or beats[-1][0] <= since for beats in ({name: [] for name in agents} | self._beats()).values()):
+        while any(not beats or beats[-1][0] <= since for beats in ({name: [] for name in self._agents} | self._beats()).values()):
             if time.monotonic() > deadline:
                 return
             time.sleep(0.2)
@@ -157,14 +134,14 @@ class FailoverSimulation:
                     found.unknown.append(f"{name} at {at:.1f}: {mark}")
                 else:
                     begun[run] += 1
-            if name.startswith("job"):
+            if name in self._jobs:
                 continue
             for (before, _), (after, _) in pairwise([*beats, (end, "")]):
-                if after - before > self._every[name] + ALLOWED_SILENCE:
+                if after - before > self._agents[name] + ALLOWED_SILENCE:
                     found.silent.append(f"{name} for {after - before:.0f} s")
             for cut_at, _ in self._snapshots[:-1]:
                 following = [at for at, _ in beats if at > cut_at]
-                found.waits.append((following[0] if following else end) - cut_at - self._every[name])
+                found.waits.append((following[0] if following else end) - cut_at - self._agents[name])
         for run, times in begun.items():
             if times > 1 and run[1] == "every":
                 found.repeated_commands.append(f"{run}: {times} times")

@@ -32,9 +32,10 @@ from servers.postgres import ONE_BOOT, PostgresServer
 from servers.postgres_proxy import PostgresProxy
 from simulated_clock import SimulatedClock
 from simulation import size
-from world import MakeWorld, utc
+from world import QUIET, Delayed, MakeWorld, utc
 
 from scheduler.app import STANDS_BY_AGAIN, Daemon, read_clocks
+from scheduler.cli.busy import _lane_in_cluster
 from scheduler.cli.daemon_files import locate_files
 from scheduler.cli.main import main
 from scheduler.engine.observed_problems import DATABASE
@@ -125,6 +126,20 @@ def test_the_commands_on_a_host_without_a_daemon_show_the_leader_as_running_whil
     postgres.query(address, LEASE_OF_LAST_BOOT.format("1 hour"))
     world.stop()
     assert "shut down" in output_of("status")
+
+
+def test_a_busy_command_waits_for_the_runs_of_the_agent_and_its_jobs_but_not_for_those_of_a_leader_that_crashed(
+    make_world: MakeWorld, address: str, postgres: PostgresServer
+) -> None:
+    digest = "digest: {schedule: 30 8 * * *, stagger: 0s, prompt: Write the digest., agent: ops, deliver: log}"
+    world = make_world(f"{AGENT.replace('30m', '1h, stagger: 0s')}cron: {{{digest}}}\n", server=address)
+    world.scripts["digest"] = lambda call: Delayed(QUIET, timedelta(minutes=5))
+    world.run_until("2026-03-02 08:31")
+    lane = _lane_in_cluster("ops", world.config, locate_files(world.config))
+    assert lane is not None
+    for left, obstacle in (("1 hour", "run 2 is in progress"), ("-1 second", None)):
+        postgres.query(address, LEASE_OF_LAST_BOOT.format(left))
+        assert lane.take() == obstacle
 
 
 def test_status_and_doctor_of_a_standby_name_the_leader(

@@ -778,7 +778,7 @@ agents:
     runner: {{kind: command, argv: [sh, -c, "{script}"]}}
     heartbeat: {{interval: 1h, stagger: 0s, checklist: "- look\\n", deliver: log}}
 """
-COUNTED = "echo x >>{marks}; while [ ! -e {gate} ]; do sleep 0.05; done; echo HEARTBEAT_OK"
+COUNTED = "echo $HEARTBEATD_AGENT >>{marks}; while [ ! -e {gate} ]; do sleep 0.05; done; echo HEARTBEAT_OK"
 
 
 @pytest.fixture
@@ -903,18 +903,6 @@ def test_the_run_of_a_killed_worker_is_repeated_by_another_one(cluster: Cluster,
     assert " ok heartbeat_ok on w2, took " in cluster.call("explain", "ops")
 
 
-OF_TWO = """\
-state: state/h.db
-server: {{listen: "127.0.0.1:0"}}
-executor: {{kind: procrastinate, dsn: "${{DSN}}", lease: 10s}}
-defaults:
-  runner: {{kind: command, argv: [sh, -c, "{script}"]}}
-  heartbeat: {{interval: 1h, stagger: 0s, checklist: "- look\\n", deliver: log}}
-agents: {{a: {{}}, b: {{}}}}
-"""
-NAMED = "echo $HEARTBEATD_AGENT >>{marks}; while [ ! -e {gate} ]; do sleep 0.05; done; echo HEARTBEAT_OK"
-
-
 @contextmanager
 def crashing_daemon(cluster: Cluster, clock: SimulatedClock, *, listen: bool = False) -> Iterator[Daemon]:
     """The daemon in this process. It ends as after a crash: its boot stays open."""
@@ -948,7 +936,8 @@ def test_a_daemon_names_the_workers_of_the_runs_that_went_on_during_its_restart(
     tmp_path: Path, postgres: PostgresServer, clock: SimulatedClock
 ) -> None:
     marks, gate = tmp_path / "marks", tmp_path / "gate"
-    yaml = OF_TWO.format(script=NAMED.format(marks=f"'{marks}'", gate=f"'{gate}'"))
+    yaml = AGENT.format(script=COUNTED.format(marks=f"'{marks}'", gate=f"'{gate}'"), state="state/h.db")
+    yaml = yaml.replace("agents:\n  ops:\n", "defaults:\n") + "agents: {a: {}, b: {}}\n"
     with Cluster(tmp_path, yaml, postgres.database()) as cluster:
         for name in ("w1", "w2"):
             cluster.start("worker", "--name", name, "--concurrency", "1")
