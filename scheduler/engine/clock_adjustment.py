@@ -158,7 +158,7 @@ def follow_clock_while_down(tx: Transaction, last_seen: datetime | None) -> None
 
 def _skip_to_former_time(tx: Transaction) -> None:
     """A clock that was behind is right again. All slots before its former time have records already, so they are settled."""
-    behind = clock_changes.latest_return(tx.db)
+    behind = clock_changes.read_clock_history(tx.db).returned
     if behind is None:
         return
     for entry_row in entries.all_entries(tx.db):
@@ -179,7 +179,7 @@ def _anchor_before_change(tx: Transaction, entry_row: EntryRow, behind: ClockSet
 
 
 def _follow_set_back(tx: Transaction, by: timedelta, since_start: SinceStart) -> None:
-    meaning = clock_changes.latest_set_back(tx.db)
+    meaning = clock_changes.read_clock_history(tx.db).set_back
     assert meaning is not None
     clock_changes.limit_future_times(tx, never_was=bool(meaning.undone))
     for entry_row in entries.all_entries(tx.db):

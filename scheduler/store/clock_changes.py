@@ -88,19 +88,6 @@ def settles_at(tx: Transaction) -> datetime | None:
     return last + SETTLES if last else None
 
 
-def latest_set_back(db: sqlite3.Connection) -> ClockSetBack | None:
-    """What the latest change means, if it set the clock back; None otherwise."""
-    return _read_clock_history(db).set_back
-
-
-def latest_return(db: sqlite3.Connection) -> ClockSetBack | None:
-    """The earlier set-back from which the clock has returned by the latest change; None if it has not.
-
-    Then the clock shows the time at which it was set back, or a later one.
-    """
-    return _read_clock_history(db).returned
-
-
 @dataclass(slots=True)
 class _SetAhead:
     """A change ahead. `returned` is the set-back from which the clock returned by it."""
@@ -110,10 +97,11 @@ class _SetAhead:
 
 
 @dataclass(slots=True)
-class _ClockHistory:
+class ClockHistory:
     """All changes so far: those ahead that were not taken back, and the set-backs from which the clock has not returned.
 
-    `set_back` and `returned` describe the last change.
+    `set_back` is what the last change means if it set the clock back. `returned` is the earlier set-back from which the clock has
+    returned by it: it shows the time at which it was set back, or a later one.
     """
 
     ahead: list[_SetAhead]
@@ -160,8 +148,9 @@ class _ClockHistory:
         return again
 
 
-def _read_clock_history(db: sqlite3.Connection) -> _ClockHistory:
-    course = _ClockHistory([], [])
+def read_clock_history(db: sqlite3.Connection) -> ClockHistory:
+    """All changes on record, applied in their order."""
+    course = ClockHistory([], [])
     for row in db.execute("select at, by_ms from jump order by id"):
         at, by = from_millis(row["at"]), timedelta(milliseconds=row["by_ms"])
         if by > timedelta():

@@ -29,7 +29,7 @@ from scheduler.extras.cluster.payloads import ClaimCodec, attempt_key
 from scheduler.model.daemon_health import QueueState
 from scheduler.model.entry import Claim, Entry
 from scheduler.model.outcome import AttemptResult
-from scheduler.model.settings import RemoteQueue, Settings
+from scheduler.model.settings import Settings
 from scheduler.system.log import log_event
 from scheduler.system.process import EndReason
 from scheduler.work.executor import Done, Interrupted, NeverBegun, NotTaken
@@ -397,24 +397,20 @@ make_lane = QueueLane
 
 def make_executor(settings: Settings, links: DaemonLinks) -> RemoteExecutor:
     """The executor of a daemon."""
-    remote = _remote_queue(settings)
-    traces = links.traces
+    remote, traces = settings.remote, links.traces
+    assert remote is not None
     codec = ClaimCodec(links.entries, config_folder(settings.path), settings.host, traces.begin_queueing, traces.end_queueing)
     return RemoteExecutor(JobQueue(remote.dsn, remote.name), codec, links, remote.lease.total_seconds())
 
 
 def ask_state(settings: Settings) -> QueueState:
     """The state of the queues now. Nothing is written."""
-    remote, entries = _remote_queue(settings), make_plan(settings).entries.values()
+    remote, entries = settings.remote, make_plan(settings).entries.values()
+    assert remote is not None
     try:
         return ask_queue(remote, lambda queue: _read_state(queue, remote.lease.total_seconds(), entries), may_create=False)
     except QueueUnavailable as error:
         return QueueState(str(error))
-
-
-def _remote_queue(settings: Settings) -> RemoteQueue:
-    assert settings.remote is not None
-    return settings.remote
 
 
 async def _read_state(queue: JobQueue, lease: float, entries: Iterable[Entry]) -> QueueState:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
+from functools import partial
 from zoneinfo import ZoneInfo
 
 from heartbeatd.operations import Concern
@@ -242,27 +242,22 @@ def _check_everything(request: PageRequest, *, thorough: bool) -> Iterator[Findi
     state = request.api.app_state
     path, zone = state.database_path, request.settings.zone
 
-    def format_time(moment: datetime | None) -> str:
-        return local_time(moment, zone)
-
+    format_time = partial(local_time, zone=zone)
     yield from installation_checks.check_installation()
     yield from installation_checks.check_config(request.settings.path, os.environ, request.now)
     if state.health.queue is not None:
         yield installation_checks.check_queue(state.health.queue)
     yield from installation_checks.check_folder(path.parent)
     if thorough and state.server is None:
-        yield _check_database_file(path)
+        try:
+            database.check_database(path)
+        except StoreError as error:
+            yield Finding("bad", "database", str(error))
+        else:
+            yield Finding("ok", "database", f"{path} is intact")
     yield from installation_checks.check_records(request.db, request.now, format_time, zone.key)
     if path.exists():
         yield installation_checks.check_disk(path)
     boot = boots.latest_boot(request.db)
     since = f" since {format_time(boot.started_at)}" if boot else ""
     yield Finding("ok", "daemon", f"running{since}, pid {os.getpid()}")
-
-
-def _check_database_file(path: Path) -> Finding:
-    try:
-        database.check_database(path)
-    except StoreError as error:
-        return Finding("bad", "database", str(error))
-    return Finding("ok", "database", f"{path} is intact")

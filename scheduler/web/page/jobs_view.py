@@ -69,7 +69,8 @@ def show_job(request: PageRequest) -> Page:
     if not found or explained is None:
         raise not_found(f"job {name!r}")
     row = explained.row
-    foreseen = _forecast_job(request, name)
+    seen = forecast.forecast_entries(request.db, plans.make_plan(request.settings), request.now)
+    foreseen = next((each for each in seen if (each.course.kind, each.course.name) == (Kind.CRON, name)), None)
     before = request.before("run")
     runs = run_history.list_runs(request.db, RunFilter(Kind.CRON, name), RUNS_SHOWN + 1, after=before)
     job = request.settings.jobs.get(name)
@@ -97,11 +98,6 @@ def _describe_schedule(request: PageRequest, name: str, text: str) -> str:
     parts = entry_schedule.schedule_parts(text)
     zone = f" ({parts['zone']})" if "zone" in parts else ""
     return schedule_texts.parts_text(parts) + zone + (", not on all days (calendars)" if parts.get("days") else "")
-
-
-def _forecast_job(request: PageRequest, name: str) -> forecast.EntryForecast | None:
-    seen = forecast.forecast_entries(request.db, plans.make_plan(request.settings), request.now)
-    return next((each for each in seen if (each.course.kind, each.course.name) == (Kind.CRON, name)), None)
 
 
 def _effective_config(request: PageRequest) -> list[ConfigValue] | None:
