@@ -11,7 +11,7 @@ import click
 
 from heartbeatd.verbs import Reload
 from scheduler.cli import config_preview, daemon_files
-from scheduler.cli.daemon_client import HttpDaemonClient, connect_to_daemon
+from scheduler.cli.daemon_client import connect_to_daemon
 from scheduler.cli.daemon_files import DaemonFiles, Source
 from scheduler.cli.output import print_answer, print_config_errors, print_warnings
 from scheduler.config.file.diagnostics import ConfigError
@@ -50,9 +50,7 @@ def _show_changes(source: Source) -> int:
     """Show what the file would change. If the running daemon reads this file, its errors and warnings are shown too."""
     path, preview = source.config, config_preview.preview_file(source)
     files = daemon_files.locate_files(path, source.state)
-    running: HttpDaemonClient | None = None
-    if preview.is_against_daemon and _config_of_daemon(path, files) is None:
-        running = connect_to_daemon(files)
+    running = connect_to_daemon(files) if preview.is_against_daemon and _config_of_daemon(path, files) is None else None
     for warning in preview.warnings:
         click.echo(warning, err=True)
     try:

@@ -18,7 +18,19 @@ from scheduler.engine.reported_problems import ReportUpdate
 from scheduler.engine.tick_items import Tick
 from scheduler.model.entry import Claim
 from scheduler.model.entry_row import EntryRow, KnownState, count_held
-from scheduler.model.outcome import ANSWERED, FAILURES, SUCCESSES, AttemptResult, Kind, Outcome, Reason, Skip
+from scheduler.model.outcome import (
+    ANSWERED,
+    CHECKLIST_SKIPS,
+    FAILURES,
+    PRECHECK_SKIPS,
+    STOPPING_SKIPS,
+    SUCCESSES,
+    AttemptResult,
+    Kind,
+    Outcome,
+    Reason,
+    Skip,
+)
 from scheduler.model.problem import PAUSED, Finding, Problem, Subject
 from scheduler.model.settings import Target
 from scheduler.store import breakers, problems
@@ -31,25 +43,7 @@ PRECHECK = "precheck"  # the precheck fails, and the agent is called although it
 TRUNCATED = "truncated"  # each answer is cut
 FALLBACK: Final = "fallback"  # a fallback answers in place of the agent itself
 
-# The skips that count as failures.
-STOPPING_SKIPS = frozenset(
-    {
-        Skip.BREAKER_OPEN,
-        Skip.BUDGET,
-        Skip.CHECKLIST_TOO_LARGE,
-        Skip.CHECKLIST_UNREADABLE,
-        Skip.PRECHECK_FAILED,
-        Skip.PROMPT_TOO_LARGE,
-    }
-)
-
 CHECK_ORDER = tuple(Skip)  # the order in which a heartbeat run is checked
-
-# The results of the same check. A new result replaces the previous one of this check.
-SAME_CHECK = (
-    {Skip.CHECKLIST_MISSING, Skip.CHECKLIST_EMPTY, Skip.CHECKLIST_UNREADABLE, Skip.CHECKLIST_TOO_LARGE},
-    {Skip.PRECHECK, Skip.PRECHECK_UNCHANGED, Skip.PRECHECK_FAILED},
-)
 
 
 def update_problems(
@@ -194,7 +188,7 @@ def _is_over(tx: Transaction, claim: Claim, result: AttemptResult, problem: Prob
     if cause is Skip.BREAKER_OPEN and breakers.has_open_breaker(tx, claim.entry):
         return False  # the probe made no call
     has_passed = CHECK_ORDER.index(result.reason) > CHECK_ORDER.index(cause)
-    return has_passed or any({cause, result.reason} <= check for check in SAME_CHECK)
+    return has_passed or any({cause, result.reason} <= check for check in (CHECKLIST_SKIPS, PRECHECK_SKIPS))
 
 
 def differs_from_known(

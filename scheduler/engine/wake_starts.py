@@ -19,7 +19,7 @@ from scheduler.engine.tick_items import Refused, Tick, run_for_entry
 from scheduler.model import entry_schedule
 from scheduler.model.entry import Claim, Entry
 from scheduler.model.entry_row import EntryRow, count_held
-from scheduler.model.outcome import ANSWERED, FAILURES, AttemptResult, Failure, Kind, Reason, Skip, Trigger
+from scheduler.model.outcome import ANSWERED, FAILURES, SCHEDULE_SKIPS, AttemptResult, Failure, Kind, Reason, Skip, Trigger
 from scheduler.model.timestamps import MILLISECOND
 from scheduler.model.wake import LONGEST_REMINDER, MAX_REMINDERS, WAITS_FOR_FLOOD, WAITS_FOR_GAP, RejectedBecause, Wake
 from scheduler.store import breakers, entries, outbox, runs, slot_records, wakes
@@ -53,10 +53,8 @@ PROVIDER_REASONS = (
     Reason.NO_TIME_LEFT,
 )
 
-HOURS_REASONS = (Skip.ACTIVE_HOURS, Skip.CALENDAR)
-
 # The reasons that may no longer apply after a change of config.
-CONFIG_REASONS = (*HOURS_REASONS, Skip.BUDGET)
+CONFIG_REASONS = (*SCHEDULE_SKIPS, Skip.BUDGET)
 
 Start = tuple[datetime | None, str | None]
 
@@ -270,7 +268,7 @@ def retry_blocked_runs_and_wakes(tick: Tick, *, other_config: bool = False) -> N
             continue
         if other_config:  # the hours may begin at another time now; the end of a pause starts its wakes
             opening = None if entry_row.paused else start_when_open(tick, entry, entry_row)
-            wakes.move_delayed_wakes(tick.tx, entry_row, HOURS_REASONS, opening, tick.limits.wake_gap)
+            wakes.move_delayed_wakes(tick.tx, entry_row, SCHEDULE_SKIPS, opening, tick.limits.wake_gap)
         if entry_row.paused or not entry.is_open_at(tick.now):
             planning.save_with_next_due(tick.tx, entry_row, entry_row)
             continue

@@ -16,14 +16,12 @@ from heartbeat.verdict import OK_TOKEN, Suppression
 from heartbeat.words import format_count
 from scheduler.engine.settle import FAILURES_WITH_ANSWER
 from scheduler.model.entry import Key
-from scheduler.model.outcome import FAILURES, Outcome, Reason, Skip, Trigger
+from scheduler.model.outcome import FAILURES, PRECHECK_SKIPS, Outcome, Reason, Skip, Trigger
 from scheduler.model.problem import Effect
 from scheduler.store.recorded_runs import RecordedRun
 
 Form = Literal["text", "findings", "decision"]
 
-# A slot that was skipped for one of these reasons was looked at: its precheck was made.
-CHECKED = frozenset({Skip.PRECHECK, Skip.PRECHECK_UNCHANGED, Skip.PRECHECK_FAILED})
 MIN_WHOLE_DAYS = 2
 LIKE_WITHIN = timedelta(hours=12)  # of the same time of a recorded day
 
@@ -75,7 +73,7 @@ class Recording:
 
 def was_looked_at(run: RecordedRun) -> bool:
     """Whether it shows what the world was like: an agent or a command was called, or a precheck was made."""
-    return run.outcome is not Outcome.SKIPPED or run.why in CHECKED
+    return run.outcome is not Outcome.SKIPPED or run.why in PRECHECK_SKIPS
 
 
 def _distance(run: RecordedRun, instant: datetime) -> timedelta:

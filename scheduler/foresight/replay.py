@@ -31,6 +31,7 @@ from scheduler.model.entry_row import EntryRow
 from scheduler.model.message import DeliveryResult
 from scheduler.model.outcome import (
     ANSWERED,
+    CHECKLIST_SKIPS,
     FAILURES,
     WOKEN,
     AttemptResult,
@@ -54,10 +55,9 @@ EVERYTHING = History(timedelta(days=36_500), 1_000_000_000)
 CHECKLIST = "- as recorded\n"  # the present one may differ from that of the time
 
 # The recorded slot was skipped for something outside of the config, which another config does not change.
-AS_RECORDED = frozenset({
-    Skip.PAUSED, Skip.BUSY, Skip.ALREADY_RUNNING, Skip.MISSED, Skip.SUPERSEDED, Skip.CHECKLIST_MISSING, Skip.CHECKLIST_EMPTY,
-    Skip.CHECKLIST_UNREADABLE, Skip.CHECKLIST_TOO_LARGE, Skip.NOTHING_DUE, Skip.PROMPT_TOO_LARGE,
-})  # fmt: skip
+AS_RECORDED = CHECKLIST_SKIPS | {
+    Skip.PAUSED, Skip.BUSY, Skip.ALREADY_RUNNING, Skip.MISSED, Skip.SUPERSEDED, Skip.NOTHING_DUE, Skip.PROMPT_TOO_LARGE,
+}  # fmt: skip
 # Slots without an attempt, which share a record. They are only counted.
 WITHOUT_ATTEMPT = frozenset({
     Skip.DISABLED, Skip.REMOVED, Skip.CALENDAR, Skip.ACTIVE_HOURS, Skip.ALREADY_RUNNING, Skip.MISSED, Skip.PAUSED,

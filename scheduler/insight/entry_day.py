@@ -32,18 +32,7 @@ MAX_ERROR = 160  # characters of an error in a line
 SOON = timedelta(minutes=1)  # a due run may wait this long without being unusual
 
 # Skips that are part of normal work if the entry also ran on that day.
-NORMAL_SKIPS = frozenset(
-    {
-        Skip.ACTIVE_HOURS,
-        Skip.CALENDAR,
-        Skip.NOTHING_DUE,
-        Skip.PRECHECK,
-        Skip.PRECHECK_UNCHANGED,
-        Skip.SUPERSEDED,
-        Skip.CHECKLIST_EMPTY,
-    }
-)
-BY_SCHEDULE = (Skip.ACTIVE_HOURS, Skip.CALENDAR)  # explain a silence only if nothing else does
+NORMAL_SKIPS = outcome.SCHEDULE_SKIPS | outcome.NOTHING_TO_DO | {Skip.SUPERSEDED}
 
 
 def explain_day(records: Records, row: EntryRow) -> EntryOverview:
@@ -346,7 +335,7 @@ class _EntryDay(ExplainedEntry):
 
     def _last_slot_failed(self) -> EntryOverview | None:
         """The last slot failed, or was skipped for a reason that is not part of normal work."""
-        last = next((each for each in reversed(self._causes) if each.why not in BY_SCHEDULE), None)
+        last = next((each for each in reversed(self._causes) if each.why not in outcome.SCHEDULE_SKIPS), None)
         if last is None or last.state != "closed":
             return None
         if _has_failed(last):
@@ -381,7 +370,7 @@ class _EntryDay(ExplainedEntry):
         if self.ran:
             return None
         skips = [each for each in self._causes if each.outcome == Outcome.SKIPPED]
-        by_choice = [each for each in skips if each.why not in BY_SCHEDULE]
+        by_choice = [each for each in skips if each.why not in outcome.SCHEDULE_SKIPS]
         _, _, closed = self._unsettled
         if by_choice:
             return self._skip(by_choice[-1], "silent")
@@ -409,7 +398,7 @@ class _EntryDay(ExplainedEntry):
         """How many slots of the period have this cause."""
         alike = [each for each in self._causes if each.why == cause.why and each.outcome == cause.outcome]
         number = sum(each.slots for each in alike)
-        others = [each for each in self._causes if each.why not in (cause.why, *BY_SCHEDULE)]
+        others = [each for each in self._causes if each.why not in (cause.why, *outcome.SCHEDULE_SKIPS)]
         begin = min(each.first_slot for each in alike)
         since = f" since {self.times.at(begin)}" if begin >= self.records.period.begin else ""
         if begin < self.records.period.begin:
@@ -425,7 +414,7 @@ class _EntryDay(ExplainedEntry):
             return ""
         if code == Skip.BUSY:
             return error
-        if code in (Skip.CHECKLIST_MISSING, Skip.CHECKLIST_EMPTY, Skip.CHECKLIST_UNREADABLE, Skip.CHECKLIST_TOO_LARGE):
+        if code in outcome.CHECKLIST_SKIPS:
             spec = self.spec
             file = self.records.path_text(spec.workspace / spec.checklist) if spec and spec.reads_checklist else ""
             place = file or ("it is in the config" if spec else "")

@@ -17,7 +17,7 @@ from scheduler.insight import status_data
 from scheduler.model import local_days
 from scheduler.model.budget import MONTH_LIMIT
 from scheduler.model.entry import Key
-from scheduler.model.outcome import WOKEN, Kind, Skip, Suppression, Trigger
+from scheduler.model.outcome import NOTHING_TO_DO, WOKEN, Kind, Suppression, Trigger
 from scheduler.model.problem import Effect
 from scheduler.store import boots, cost_history, run_history
 from scheduler.store.cost_history import CauseCost, ModelUsage, PromptPartSize, QuarterCount
@@ -297,10 +297,6 @@ def build_report(
     )
 
 
-CHECKS = frozenset({Skip.PRECHECK, Skip.PRECHECK_UNCHANGED, Skip.CHECKLIST_EMPTY, Skip.NOTHING_DUE})
-"""The reasons of runs that were skipped because there was nothing to do."""
-
-
 def _saved_costs(tallies: list[RunCount]) -> SavedCosts:
     """What the cache of providers and the checks have saved, by the recorded costs."""
     checked, by_checks = 0, 0.0
@@ -308,7 +304,7 @@ def _saved_costs(tallies: list[RunCount]) -> SavedCosts:
         paid = [each for each in rows if each.runs and each.cost_usd is not None]
         runs = sum(each.runs for each in paid)
         if runs:
-            skipped = sum(each.skipped for each in rows if each.why in CHECKS)
+            skipped = sum(each.skipped for each in rows if each.why in NOTHING_TO_DO)
             mean = sum((each.cost_usd or 0.0) + each.cache_saved for each in paid) / runs
             checked, by_checks = checked + skipped, by_checks + skipped * mean
     by_cache, cost = sum(each.cache_saved for each in tallies), sum_costs(each.cost_usd for each in tallies)

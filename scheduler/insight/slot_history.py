@@ -18,7 +18,7 @@ from scheduler.model import entry_schedule
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.entry_schedule import MICROSECOND, EntrySchedule, slots_between
 from scheduler.model.levels import Level
-from scheduler.model.outcome import ANSWERED, WITHOUT_SLOT, DeliveryState, Outcome, Skip, Trigger
+from scheduler.model.outcome import ANSWERED, SCHEDULE_SKIPS, WITHOUT_SLOT, DeliveryState, Outcome, Skip, Trigger
 from scheduler.model.timestamps import EPOCH, MILLISECOND, from_millis
 from scheduler.store import boots, clock_changes, entries, run_history, runs
 from scheduler.store.clock_changes import ClockChange
@@ -187,16 +187,13 @@ def _slot_counts_before(schedule: EntrySchedule, row: SlotResult, until: datetim
             yield passed.count
 
 
-CLOSING_REASONS = frozenset({Skip.ACTIVE_HOURS, Skip.CALENDAR})
-
-
 def _row_includes(row: SlotResult, closed: Skip | None) -> bool:
     """Whether a record of several slots includes those excluded for this reason, or (None) those that may run.
 
     The record of a pause includes all of them.
     """
     code = row.cause.code
-    return code == Skip.PAUSED or closed == (code if code in CLOSING_REASONS else None)
+    return code == Skip.PAUSED or closed == (code if code in SCHEDULE_SKIPS else None)
 
 
 def _refine_missed(record: EntryRecord, cause: SlotCause, due: datetime) -> SlotCause:

@@ -98,22 +98,25 @@ WOKEN = frozenset({Trigger.CRON, Trigger.MANUAL, Trigger.API, Trigger.WEBHOOK, T
 WITHOUT_SLOT = WOKEN | {Trigger.REBOOT}
 
 
-# A slot that is skipped for one of these reasons is lost: the agent or the job should have run.
-LOST_SKIPS = frozenset(
+# The schedule excludes the slot.
+SCHEDULE_SKIPS = frozenset({Skip.ACTIVE_HOURS, Skip.CALENDAR})
+# Of one check each: a new result replaces the previous one.
+CHECKLIST_SKIPS = frozenset({Skip.CHECKLIST_MISSING, Skip.CHECKLIST_EMPTY, Skip.CHECKLIST_UNREADABLE, Skip.CHECKLIST_TOO_LARGE})
+PRECHECK_SKIPS = frozenset({Skip.PRECHECK, Skip.PRECHECK_UNCHANGED, Skip.PRECHECK_FAILED})
+NOTHING_TO_DO = frozenset({Skip.PRECHECK, Skip.PRECHECK_UNCHANGED, Skip.CHECKLIST_EMPTY, Skip.NOTHING_DUE})
+# They count as failures.
+STOPPING_SKIPS = frozenset(
     {
-        Skip.ALREADY_RUNNING,
-        Skip.BUSY,
-        Skip.CHECKLIST_MISSING,
-        Skip.CHECKLIST_EMPTY,
-        Skip.CHECKLIST_UNREADABLE,
-        Skip.CHECKLIST_TOO_LARGE,
-        Skip.BUDGET,
         Skip.BREAKER_OPEN,
+        Skip.BUDGET,
+        Skip.CHECKLIST_TOO_LARGE,
+        Skip.CHECKLIST_UNREADABLE,
         Skip.PRECHECK_FAILED,
         Skip.PROMPT_TOO_LARGE,
-        Skip.MISSED,
     }
 )
+# A slot that is skipped for one of these reasons is lost: the agent or the job should have run.
+LOST_SKIPS = STOPPING_SKIPS | {Skip.ALREADY_RUNNING, Skip.BUSY, Skip.CHECKLIST_MISSING, Skip.CHECKLIST_EMPTY, Skip.MISSED}
 
 PLANNED_SKIPS = frozenset(Skip) - LOST_SKIPS  # as the settings want it
 

@@ -8,7 +8,7 @@ from datetime import datetime
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.entry_schedule import EntrySchedule
 from scheduler.model.events import RunClosed, SkipsRevoked
-from scheduler.model.outcome import LOST_SKIPS, AttemptResult, Outcome, Skip, Trigger
+from scheduler.model.outcome import LOST_SKIPS, SCHEDULE_SKIPS, AttemptResult, Outcome, Skip, Trigger
 from scheduler.model.timestamps import MILLISECOND, from_millis, to_millis
 from scheduler.store import clock_changes
 from scheduler.store.rows import insert_new
@@ -106,7 +106,7 @@ def _count_passed_slots(schedule: EntrySchedule, row: sqlite3.Row, until: dateti
     may_run = schedule.slots(after, until)
     if row["reason"] == Skip.PAUSED:
         return sum(closed.values()) + (may_run.count if may_run else 0)
-    if row["reason"] in (Skip.ACTIVE_HOURS, Skip.CALENDAR):
+    if row["reason"] in SCHEDULE_SKIPS:
         return closed.get(row["reason"], 0)
     return may_run.count if may_run else 0
 
