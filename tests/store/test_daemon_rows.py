@@ -11,6 +11,7 @@ from heartbeat_specs import AGENT
 from world import add_entry_row, utc
 
 from heartbeat.checklist import Selection
+from heartbeat.precheck import PrecheckResult, PrecheckStatus
 from heartbeat.prompt import Memory
 from heartbeat.result import AttemptResult, SentPrompt
 from scheduler.model.config_changes import ConfigEvent
@@ -113,6 +114,8 @@ def test_a_clock_change_belongs_to_each_time_that_it_reaches_and_is_a_sleep_if_t
     clock_changes.record_clock_change(tx, timedelta(minutes=90), down=True)
     spans = ((0, 10), (0, 11), (30, 31), (31, 40), (55, 61), (61, 70))
     assert [len(clock_changes.clock_changes_between(tx.db, at(a), at(b))) for a, b in spans] == [0, 1, 1, 0, 1, 0]
+    tx.now = at(10)
+    clock_changes.record_clock_change(tx, timedelta(minutes=-5))
     assert [clock_changes.was_shown_before(tx, at(minute)) for minute in (60, 61)] == [True, False]
     minute, second = timedelta(minutes=1), timedelta(seconds=1)
     cases = ((minute, minute), (minute, 30 * second), (minute, 29 * second), (30 * second, 0 * second), (-minute, minute))
@@ -209,16 +212,17 @@ def skip(tx: Transaction, row: EntryRow, minute: float, count: int = 1, reason: 
 def test_skips_of_slots_that_are_still_to_come_are_taken_back_one_by_one(tx: Transaction) -> None:
     row = scheduled(tx)
     tx.now = at(120)
-    whole, part = skip(tx, row, 10), skip(tx, row, 20, 4)  # 08:20 to 08:50
+    whole, part = skip(tx, row, 10, 2), skip(tx, row, 30, 3)  # 08:10 and 08:20, and 08:30 to 08:50
     later, last = skip(tx, row, 60, 2, Skip.MISSED), skip(tx, row, 80)
     tried = skip(tx, row, 100)
     tx.db.execute("update run set fence = 1 where id = ?", (tried,))
-    assert skip(tx, row, 80) is None, "each slot has one record"
-    stretches = slot_records.recorded_stretches(tx, row, row.schedule, at(30), at(75))
-    assert stretches == [(at(20), at(50)), (at(60), at(75))]
+    clock_changes.record_clock_change(tx, -HOUR)
+    assert skip(tx, row, 80) is None, "each slot has one record, also after the clock was set back"
+    stretches = slot_records.recorded_stretches(tx, row, row.schedule, at(35), at(75))
+    assert stretches == [(at(30), at(50)), (at(60), at(75))]
     assert slot_records.delete_future_skips(tx, row, row.schedule, at(35)) == at(35)
     left = {found["id"]: found["slots"] for found in tx.db.execute("select id, slots from run")}
-    assert left == {whole: 1, part: 2, tried: 1}
+    assert left == {whole: 2, part: 1, tried: 1}
     assert {later, last}.isdisjoint(left)
     assert slot_records.delete_future_skips(tx, row, row.schedule, at(35)) is None
 
@@ -250,6 +254,45 @@ def test_the_items_that_were_in_the_prompt_were_checked_at_its_slot_and_removed_
     items = {(name, item): from_millis(asked) for name, item, asked in tx.db.execute("select * from item")}
     assert {item: time for (name, item), time in items.items() if name == "ops"} == {"a": at(5), "b": at(-60), "new": at(5)}
     assert len(items) == 6
+
+
+def test_the_last_alerts_of_an_agent_are_kept_each_with_its_prompt(tx: Transaction) -> None:
+    for minute in (0, 10, 20):
+        for name in ("ops", "night"):
+            told = claim(tx, minute, Memory(), name)
+            agent = replace(told.entry.spec, session_keep=3)
+            agent_memory.remember_run(
+                tx, replace(told, entry=HeartbeatEntry(agent)), AttemptResult(Outcome.ALERT, text=f"{name} {minute}")
+            )
+            tx.db.execute("update run set state = 'closed'")
+    assert agent_memory.session_messages(tx, "ops", 3) == (
+        ("user", "Heartbeat of 2026-03-02 08:20 UTC."),
+        ("assistant", "ops 20"),
+    )
+    assert agent_memory.session_messages(tx, "ops", 1) == (("assistant", "ops 20"),)
+
+
+def test_a_later_answer_belongs_to_the_items_and_the_precheck_of_its_own_slot(tx: Transaction) -> None:
+    row, later = add_entry_row(tx, *OPS), {}
+    for minute in (5, 0):
+        asked = claim(tx, minute, Memory(source_state=f"before {minute}"))
+        checked = PrecheckResult(PrecheckStatus.WORK, 0, f"output {minute}", digest=f"digest {minute}", state=f"state {minute}")
+        sent = SentPrompt(selection=Selection("", True, frozenset({f"item {minute}"}), frozenset({"all", f"item {minute}"})))
+        result = AttemptResult(Outcome.ASYNC, prompt=sent, precheck=checked)
+        agent_memory.remember_run(tx, asked, result)
+        assert runs.close_run(tx, asked, result)
+    for minute in (0, 5):
+        found, before = agent_memory.restore_pending_items(tx, row, at(minute), AttemptResult(Outcome.OK))
+        assert found.precheck is not None
+        assert found.prompt.selection is not None
+        later[minute] = (
+            before,
+            found.precheck.output,
+            found.precheck.digest,
+            found.precheck.state,
+            *found.prompt.selection.prompted_items,
+        )
+    assert later == {m: (f"before {m}", f"output {m}", f"digest {m}", f"state {m}", f"item {m}") for m in (0, 5)}
 
 
 def test_a_look_at_a_source_is_compared_with_the_newest_one_that_was_compared_with_what_counts(tx: Transaction) -> None:
