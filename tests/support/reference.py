@@ -220,6 +220,7 @@ class Reference:
     files: dict[str, NewFile] = field(default_factory=dict)  # by their names
     people: frozenset[str] = frozenset()  # who may reply in the chat
     used: set[tuple[str, str]] = field(default_factory=set)  # buttons: the key of their message, and their label
+    mutes: set[Effect] = field(default_factory=set)  # by buttons; a second button in the same second changes nothing
     wanted_at: dict[str, datetime] = field(default_factory=dict)  # when a person wants a message again
 
     def __post_init__(self) -> None:
@@ -697,9 +698,10 @@ class Reference:
         is_certain = label == "Mute 2h" or (
             label == "Run again" and message.about[0] == "heartbeat" and self.is_active(message.about)
         )
-        if is_allowed and is_certain and message.about in self.entries and not done:
+        if is_allowed and is_certain and message.about in self.entries and not done and not mine <= self.mutes:
             raise Broken("chats", f"{who}, and nothing happened")
-        if done:
+        self.mutes.update(each for each in done if each[0] == "mute")
+        if done or (is_allowed and mine and mine <= self.mutes):
             self.used.add((message.key, label))
 
     def check_reply(

@@ -458,6 +458,7 @@ class Player:
         self.moods: dict[str, Mood] = {}
         self.looks: dict[str, str] = {}
         self.wanted: set[str] = set()  # messages that a user wants to be sent now
+        self.before_chat: set[Effect] | None = None  # what people had changed before what a person has sent now
         self.look = ""  # what the precheck of the present attempt has found
         self.requests: list[tuple[str, int]] = []  # that the present attempt has sent to providers, with their statuses
         self.providers: dict[str, tuple[int, str | None]] = dict.fromkeys(PROVIDERS, (200, None))
@@ -527,6 +528,8 @@ class Player:
             shown += "\n".join(wake.text for wake in wakes_of_run(self.world.store.connection, claim.run.id))
         marks = sorted(set(MARK.findall(shown)))
         self.reference.check_marks(key, marks)
+        if self.before_chat is not None and ("resume", *key) in self._state_of_chat() - self.before_chat:
+            self._count_failures_anew(key)  # a run starts in the tick in which a person resumes it
         ended = self.world.store.connection.execute(ENDED, key).fetchall()
         self.reference.check_pause(key, claim.run.id, [(row[0], bool(row[1])) for row in ended if row[0] != claim.run.id])
         self.reference.marks[claim.run.id] = frozenset(marks)
@@ -949,6 +952,7 @@ class Player:
     def _effects_of_chat(self, person: str, crash: int | None, mark: str = "") -> set[Effect]:
         """Let the daemon ask for what a person has sent, perhaps end it at a statement, and return what has changed."""
         before, refused = self._state_of_chat(), self._refused_as_disabled(person)
+        self.before_chat = before
         self.world.crash_at = crash
         if crash is not None:
             self.reference.limited = None
@@ -961,6 +965,7 @@ class Player:
         self._saw_time()
         self.reference.refused += self._refused_as_disabled(person) - refused
         done = self._state_of_chat() - before
+        self.before_chat = None
         for kind, name, number, _ in [each[1:] for each in done if each[0] == "wake"]:
             if kind == "heartbeat":
                 self.reference.wake_accepted(number, name, f"{person} on phone", mark, is_kept=True)
