@@ -131,12 +131,11 @@ def _follow_change(tick: Tick, entry: Entry, entry_row: EntryRow) -> None:
 
 def _change_schedule(tick: Tick, entry: Entry, entry_row: EntryRow) -> None:
     """Change the schedule of an entry. Slots that passed under the old one are recorded first."""
-    after = entry_row
-    if not _have_same_slots(entry_row.schedule_text, entry.schedule_text):
-        after = _record_old_slots(tick, entry_row)
-        settled = _settled_under_new_schedule(entry, after, tick.now)
-        after = after._replace(settled_until=settled, expected_at=None, expected_before=None)
-    after = after._replace(schedule_text=entry.schedule_text, anchor=_anchor_of_new_schedule(entry, entry_row, tick.now))
+    if _have_same_slots(entry_row.schedule_text, entry.schedule_text):
+        after = planned_row(entry, entry_row, tick.now)
+    else:
+        recorded = _record_old_slots(tick, entry_row)
+        after = planned_row(entry, recorded, tick.now)._replace(expected_at=None, expected_before=None)
     wake_starts.start_wakes_without_slot(tick, entry, entry_row, after)
     planning.save_with_next_due(tick.tx, entry_row, after)
 
@@ -187,12 +186,11 @@ def planned_row(entry: Entry, entry_row: EntryRow | None, now: datetime) -> Entr
         return EntryRow(0, entry.kind, entry.name, state, schedule, now, anchor, settled, slot=None, due_at=None)
     if (entry_row.state, entry_row.schedule_text) == (state, schedule):
         return entry_row
-    return entry_row._replace(
-        state=state,
-        schedule_text=schedule,
-        anchor=_anchor_of_new_schedule(entry, entry_row, now),
-        settled_until=_settled_under_new_schedule(entry, entry_row, now),
-    )
+    changed = entry_row._replace(state=state, schedule_text=schedule, anchor=_anchor_of_new_schedule(entry, entry_row, now))
+    if entry_row.state == state and _have_same_slots(entry_row.schedule_text, schedule):
+        return changed
+    # What the old schedule settled in the future does not count.
+    return changed._replace(settled_until=max(_settled_at(now, schedule), min(entry_row.settled_until, now)))
 
 
 def _anchor_of_new_entry(first_seen: datetime, schedule_text: str) -> datetime:
@@ -214,8 +212,3 @@ def _anchor_of_new_schedule(entry: Entry, entry_row: EntryRow, now: datetime) ->
 def _settled_at(now: datetime, schedule_text: str) -> datetime:
     """The latest slot time that counts as past at `now`. A slot comes due later than its time, by its offset (stagger)."""
     return now - timedelta(seconds=entry_schedule.schedule_parts(schedule_text).get("offset", 0))
-
-
-def _settled_under_new_schedule(entry: Entry, entry_row: EntryRow, now: datetime) -> datetime:
-    """The time up to which slots are settled under a new schedule. What an old one settled in the future does not count."""
-    return max(_settled_at(now, entry.schedule_text), min(entry_row.settled_until, now))

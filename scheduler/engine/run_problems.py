@@ -188,7 +188,7 @@ def _is_over(tx: Transaction, claim: Claim, result: AttemptResult, problem: Prob
     if cause is Skip.BREAKER_OPEN and breakers.has_open_breaker(tx, claim.entry):
         return False  # the probe made no call
     has_passed = CHECK_ORDER.index(result.reason) > CHECK_ORDER.index(cause)
-    return has_passed or any({cause, result.reason} <= check for check in (CHECKLIST_SKIPS, PRECHECK_SKIPS))
+    return has_passed or any({cause, result.reason}.issubset(check) for check in (CHECKLIST_SKIPS, PRECHECK_SKIPS))
 
 
 def differs_from_known(

@@ -6,6 +6,7 @@ from dataclasses import replace
 from datetime import timedelta
 from enum import StrEnum
 
+from heartbeat.checks import PRECHECK_SKIPS as PRECHECK_SKIPS
 from heartbeat.checks import Skip as Skip
 from heartbeat.result import ANSWERED as ANSWERED
 from heartbeat.result import FAILURES as FAILURES
@@ -100,9 +101,8 @@ WITHOUT_SLOT = WOKEN | {Trigger.REBOOT}
 
 # The schedule excludes the slot.
 SCHEDULE_SKIPS = frozenset({Skip.ACTIVE_HOURS, Skip.CALENDAR})
-# Of one check each: a new result replaces the previous one.
+# Of one check: a new result replaces the previous one.
 CHECKLIST_SKIPS = frozenset({Skip.CHECKLIST_MISSING, Skip.CHECKLIST_EMPTY, Skip.CHECKLIST_UNREADABLE, Skip.CHECKLIST_TOO_LARGE})
-PRECHECK_SKIPS = frozenset({Skip.PRECHECK, Skip.PRECHECK_UNCHANGED, Skip.PRECHECK_FAILED})
 NOTHING_TO_DO = frozenset({Skip.PRECHECK, Skip.PRECHECK_UNCHANGED, Skip.CHECKLIST_EMPTY, Skip.NOTHING_DUE})
 # They count as failures.
 STOPPING_SKIPS = frozenset(

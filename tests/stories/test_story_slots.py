@@ -13,6 +13,7 @@ from world import DatabaseOf, Delayed, MakeWorld, World, add_entry_row, utc
 
 from scheduler.engine.tick import MAX_ENTRIES_PER_TICK, MAX_RESULTS_PER_TICK
 from scheduler.insight import status_data
+from scheduler.insight.forecast import forecast_entries
 from scheduler.model.outcome import Kind
 from scheduler.model.timestamps import to_millis
 from scheduler.store import entries
@@ -186,7 +187,11 @@ def test_a_changed_stagger_does_not_lose_the_slot_it_delays(make_world: MakeWorl
     due = world.store.connection.execute("select due_at from entry").fetchone()[0] / 1000
     assert due > utc("2026-03-02 03:10").timestamp()
     world.run_until("2026-03-02 03:05")
-    world.reload(job(schedule='"0 3 * * *"', stagger="0s"))
+    without_stagger = job(schedule='"0 3 * * *"', stagger="0s")
+    world.write_config(without_stagger)
+    (foreseen,) = forecast_entries(world.store.connection, world.plan(), world.clock.now)
+    assert foreseen.count(utc("2026-03-02 03:00"), utc("2026-03-03 00:00")) == 1
+    world.reload(without_stagger)
     world.run_until("2026-03-03 00:00")
     assert sum(row["planned_runs"] for row in world.records()) == 1
 
