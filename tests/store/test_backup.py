@@ -76,7 +76,7 @@ def test_a_restored_copy_sends_a_message_again_with_the_key_that_it_had(tmp_path
 
 @pytest.mark.process
 def test_a_backup_of_a_running_daemon_is_restored_with_the_documented_commands(tmp_path: Path) -> None:
-    it = Daemon(tmp_path, config(interval="1h") + "limits: {wake_gap: 0s}\n")
+    it = Daemon(tmp_path, config(interval="none") + "limits: {wake_gap: 0s}\n")
     assert it.run_command("wake", "ops", "--text", "look", "--wait").returncode == 0
     saved = it.run_command("database", "backup", "copy.db")
     assert (saved.returncode, saved.stderr) == (0, "")
