@@ -151,6 +151,6 @@ def test_check_says_how_old_the_listed_prices_are(
     assert main(["check", "-c", str(tmp_path / "config.yaml")]) == 0
     assert "prices of claude-haiku-4-5: genai-prices 0." in (shown := capsys.readouterr().out)
     assert "its newest price is" in shown
-    found = describe_list(date(2026, 11, 28))
-    assert describe_list(found.newest - timedelta(days=1)).newest < found.newest
+    _, newest = describe_list(date(2026, 11, 28))
+    assert describe_list(newest - timedelta(days=1))[1] < newest
     assert warnings(tmp_path, RIGHT, ENVIRON) == []

@@ -96,7 +96,8 @@ def test_a_clock_that_is_set_back_takes_back_what_was_ahead_or_is_wrong_now(
     for hour, by in changes:
         tx.now = EIGHT + hour * HOUR
         clock_changes.record_clock_change(tx, by * HOUR)
-    found, returned = clock_changes.latest_set_back(tx.db), clock_changes.latest_return(tx.db)
+    known = clock_changes.read_clock_history(tx.db)
+    found, returned = known.set_back, known.returned
     assert (found and _in_hours(found)) == set_back
     assert (returned and (returned.undone_to - EIGHT) / HOUR) == returned_to
 
