@@ -58,16 +58,13 @@ def _variants(prices: object) -> list[PriceVariant]:
     for each in prices if isinstance(prices, list) else [None]:
         listed, constraint = (prices, None) if each is None else (each.prices, each.constraint)
         is_hourly = constraint is not None and not hasattr(constraint, "start_date")
-        for above in sorted({0, *_thresholds(listed)}):
+        thresholds = {tier.start for value in vars(listed).values() for tier in getattr(value, "tiers", ())}
+        for above in sorted({0, *thresholds}):
             price = _flat_price(listed, above)
             if price is None or (is_hourly and found and price.input <= found[0].price.input):
                 continue
             found.append(PriceVariant(price, above, getattr(constraint, "start_date", None)))
     return found
-
-
-def _thresholds(listed: object) -> set[int]:
-    return {tier.start for value in vars(listed).values() for tier in getattr(value, "tiers", ())}
 
 
 def _flat_price(listed: object, above: int) -> Price | None:

@@ -76,7 +76,10 @@ def copy_all_rows(source: Path | str, target: Store) -> dict[str, int]:
             row["name"]
             for row in model.execute("select name from sqlite_master where type = 'table' and sql like '%strict%' order by name")
         ]
-        _allow_long_work(origin, target.connection)
+        for side in (origin, target.connection):
+            if not is_file(side):  # one statement may take as long as it needs, and each side waits for the other
+                side.execute("set statement_timeout = 0")
+                side.execute("set idle_in_transaction_session_timeout = 0")
         if is_file(origin):
             origin.text_factory = partial(str, encoding="utf-8", errors="replace")  # another program may have written no text
         origin.execute("begin")  # one state of the database, also while a daemon writes
@@ -94,14 +97,6 @@ def copy_all_rows(source: Path | str, target: Store) -> dict[str, int]:
                     if found != number:
                         raise StoreError(f"the table {table} has {found} rows instead of {number}; nothing was copied")
     return counts
-
-
-def _allow_long_work(*databases: sqlite3.Connection) -> None:
-    """Let these connections to a server take as long as they need for one statement, and wait for each other."""
-    for db in databases:
-        if not is_file(db):
-            db.execute("set statement_timeout = 0")
-            db.execute("set idle_in_transaction_session_timeout = 0")
 
 
 def _copy_table(origin: sqlite3.Connection, db: sqlite3.Connection, table: str) -> int:

@@ -42,7 +42,11 @@ def _convert_config(draft: Draft, config: Node) -> None:
     if key := config.get("ANTHROPIC_API_KEY"):
         provider.put_secret("api_key", key, "ANTHROPIC_API_KEY")
     if (address := config.get("ANTHROPIC_BASE_URL")).text:
-        _put_address(provider, address)
+        short = address.text.rstrip("/").removesuffix("/v1")  # heartbeatd adds /v1 itself
+        try:
+            provider.put_url("base_url", address, "ANTHROPIC_BASE_URL", short)
+        except value_converters.NotUsable as error:
+            draft.receipt.drop(address, str(error))
     if "api_key" in provider or "base_url" in provider:
         provider.add("kind", "anthropic", "the kind of its API")
     agent.apply(AGENT, config)
@@ -57,14 +61,6 @@ def _convert_config(draft: Draft, config: Node) -> None:
     else:
         beat.add("active_hours", "09:00-22:00", "claw0's default")
         beat.add("timezone", draft.zone, draft.zone_reason)
-
-
-def _put_address(provider: Part, address: Node) -> None:
-    """The base URL. heartbeatd adds /v1 itself."""
-    try:
-        provider.put_url("base_url", address, "ANTHROPIC_BASE_URL", address.text.rstrip("/").removesuffix("/v1"))
-    except value_converters.NotUsable as error:
-        provider.draft.receipt.drop(address, str(error))
 
 
 def _start_agent(agent: Part, _: str) -> None:
