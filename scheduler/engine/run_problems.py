@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import chain
-from typing import Final
 
 from heartbeat.findings import Severity
 from heartbeat.verdict import message_digest
@@ -31,7 +30,7 @@ from scheduler.model.outcome import (
     Reason,
     Skip,
 )
-from scheduler.model.problem import PAUSED, Finding, Problem, Subject
+from scheduler.model.problem import FALLBACK, PAUSED, Finding, Problem, Subject
 from scheduler.model.settings import Target
 from scheduler.store import breakers, problems
 from scheduler.store.transaction import Transaction
@@ -41,7 +40,6 @@ NO_ANSWER = "no-answer"  # an answer that was to come later does not come
 STOPPED = "stopped"  # planned runs do not start
 PRECHECK = "precheck"  # the precheck fails, and the agent is called although it does
 TRUNCATED = "truncated"  # each answer is cut
-FALLBACK: Final = "fallback"  # a fallback answers in place of the agent itself
 
 CHECK_ORDER = tuple(Skip)  # the order in which a heartbeat run is checked
 

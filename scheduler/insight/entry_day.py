@@ -15,7 +15,6 @@ from heartbeat.checks import load_checklist
 from heartbeat.spec import Heartbeat
 from heartbeat.words import format_count, squeeze
 from heartbeatd.answers import DayResult, EntryOverview, RunRecord
-from scheduler.engine.run_problems import FALLBACK
 from scheduler.insight import entry_states, reason_texts, schedule_texts, wake_waits
 from scheduler.insight.reason_texts import DAEMON_DOWN, DUE, REASON_TEXTS, RUNNING, SlotCause
 from scheduler.insight.records import NEW_ENTRY, ExplainedEntry, Records
@@ -23,6 +22,7 @@ from scheduler.model import entry_schedule, local_days, outcome
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.entry_schedule import MICROSECOND
 from scheduler.model.outcome import ANSWERED, FAILURES, DeliveryState, Failure, Kind, Outcome, Reason, Skip, Suppression, Trigger
+from scheduler.model.problem import FALLBACK
 from scheduler.model.settings import LAST_TARGET, LOG_CHANNEL
 from scheduler.store import entries, run_history
 from scheduler.store.run_history import CauseCount

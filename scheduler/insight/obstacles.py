@@ -18,7 +18,6 @@ from heartbeatd.answers import PreconditionResult, Preconditions, QuietReason
 from scheduler.engine import planning
 from scheduler.engine.claim import hypothetical_claim
 from scheduler.engine.problems import remind_interval
-from scheduler.engine.run_problems import FALLBACK
 from scheduler.engine.tick_items import Tick
 from scheduler.insight import schedule_texts
 from scheduler.insight.entry_states import active_mute
@@ -28,7 +27,7 @@ from scheduler.model import entry_schedule
 from scheduler.model.entry import Entry
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.outcome import Kind, Skip
-from scheduler.model.problem import Problem, State, Subject, Told
+from scheduler.model.problem import FALLBACK, Problem, State, Subject, Told
 from scheduler.store import breakers, lane_holds, problems, run_history, runs
 from scheduler.store.transaction import Transaction
 from scheduler.system.lanes import Lanes

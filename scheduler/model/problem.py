@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from heartbeat.evidence import Event, OpenProblem, TrackedLine
 from heartbeat.findings import Severity
@@ -22,6 +22,7 @@ PROVIDER = "provider"  # the kind of subjects that are providers or models
 CHANNEL = "channel"  # the kind of subjects that are channels, or recipients on them
 DAEMON = "daemon"  # the kind of the subject that is the daemon itself
 PAUSED = "paused"  # the key of the problem that an agent or job is paused after failures
+FALLBACK: Final = "fallback"  # the key of the problem that a fallback answers in place of the agent or job itself
 REPORTED = "reported"  # the part of an agent whose problems it reports itself
 NEWS = "precheck:news"  # the sender of what a precheck shows only once
 

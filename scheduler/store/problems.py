@@ -13,6 +13,7 @@ from scheduler.model.entry import Entry, Key
 from scheduler.model.outcome import DeliveryState, Kind
 from scheduler.model.problem import (
     CHANNEL,
+    FALLBACK,
     PAUSED,
     PROVIDER,
     REPORTED,
@@ -130,7 +131,8 @@ def find_problem(db: sqlite3.Connection, subject: Subject, key: str | None = Non
 
 def present_problem(found: Iterable[Problem]) -> Problem | None:
     """Of the problems of an agent or a job, the one that its latest runs have; None if it works."""
-    going_on = (problem for problem in found if problem.over_at is None and not problem.is_reported)
+    own = (problem for problem in found if problem.over_at is None and not problem.is_reported)
+    going_on = (problem for problem in own if problem.key != FALLBACK)  # with a fallback, it works
     # That it is paused follows from its failures, which say why.
     return max(going_on, key=lambda problem: (problem.key != PAUSED, problem.last_seen_at, problem.count), default=None)
 

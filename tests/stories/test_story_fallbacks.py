@@ -22,6 +22,8 @@ from scheduler.config.file.diagnostics import ConfigError
 from scheduler.engine.effects import VerbRequest
 from scheduler.insight import explanation
 from scheduler.insight.daily_maximum import compute_daily_maximum
+from scheduler.insight.health import read_verdict
+from scheduler.insight.status_data import read_status
 from scheduler.model.outcome import Kind
 from scheduler.store.locations import open_read_only
 
@@ -180,6 +182,15 @@ def test_the_open_breaker_of_a_fallback_does_not_count_as_that_of_the_agent_itse
         assert told(world) == []
         world.run(minutes=60)
     assert [line.partition(" answers:")[0] for line in told(world)] == ["info     ops fallback: local/qwen3"]
+
+
+def test_an_agent_whose_fallback_answers_is_not_said_to_fail(make_world: MakeWorld) -> None:
+    with by_model({SONNET: REFUSED, HAIKU: REFUSED}) as server:
+        world = story(make_world, server)
+        world.run(minutes=65)
+    status = read_status(world.store.connection, world.clock.now)
+    assert (status.entries[0].failing, [each.severity for each in status.problems]) == (None, ["info"])
+    assert read_verdict(status, str).failing == 0
 
 
 def test_while_a_fallback_is_in_use_another_problem_is_still_reported_the_second_time(make_world: MakeWorld) -> None:
