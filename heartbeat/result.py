@@ -46,6 +46,9 @@ class Reason(StrEnum):
     REPORTED_FAILURE = "reported_failure"
 
 
+FAILURES_WITH_ANSWER = frozenset({Reason.POSTCHECK, Reason.REPORTED_FAILURE})
+"""Why a run with an answer failed. What the agent has found and asks for counts all the same."""
+
 UNSENT_CALL = Call(None, None, failure=Failure.EXIT, not_sent=True)  # for an attempt that never called its model
 
 

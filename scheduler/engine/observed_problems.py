@@ -17,7 +17,7 @@ from scheduler.engine.tick_items import Tick
 from scheduler.model.circuit import Circuit, circuit_blamed_for, circuit_of_call, is_answered, required_circuits
 from scheduler.model.entry import Claim
 from scheduler.model.events import MessageMoved
-from scheduler.model.outcome import FAILURES, AttemptResult, Call, DeliveryState, Failure, Kind, Skip
+from scheduler.model.outcome import FAILURES, FAILURES_WITH_ANSWER, AttemptResult, Call, DeliveryState, Failure, Kind, Skip
 from scheduler.model.problem import DAEMON, PROVIDER, Finding, Problem, ProblemNotice, Subject, Told
 from scheduler.model.settings import LOG_CHANNEL, Target
 from scheduler.store import breakers, clock_changes, outbox, problems
@@ -76,7 +76,7 @@ def find_blame(tx: Transaction, claim: Claim, result: AttemptResult) -> FailedCi
     if result.reason is Skip.BREAKER_OPEN:
         breaker = breakers.first_open_breaker(tx, claim.entry)
         return FailedCircuit(breaker.circuit, breaker.reason, breaker.error, seen=False) if breaker else None
-    if result.outcome not in FAILURES:
+    if result.outcome not in FAILURES or result.reason in FAILURES_WITH_ANSWER:  # another call of the run may have failed before
         return None
     failed = next((call for call in reversed(result.calls) if call.failure is not None), None)
     found = circuit_blamed_for(failed) if failed else None

@@ -50,6 +50,7 @@ from scheduler.model.events import (
 from scheduler.model.outcome import (
     ANSWERED,
     FAILURES,
+    FAILURES_WITH_ANSWER,
     LONGEST_RETRY_AFTER,
     LONGEST_USUAL_RETRY_DELAY,
     RETRY_JITTER,
@@ -71,9 +72,6 @@ from scheduler.store.transaction import Transaction
 
 NO_WAIT = timedelta()
 NO_TOKENS = Tokens()
-FAILURES_WITH_ANSWER = (Reason.POSTCHECK, Reason.REPORTED_FAILURE)
-"""Why a run with an answer failed. What the agent has found and asks for counts all the same."""
-
 CANCELLED_BY_US = Failure.EXIT
 """Why a call failed that the daemon cancelled, which says nothing about the provider. No other call fails so."""
 

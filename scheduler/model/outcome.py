@@ -10,6 +10,7 @@ from heartbeat.checks import PRECHECK_SKIPS as PRECHECK_SKIPS
 from heartbeat.checks import Skip as Skip
 from heartbeat.result import ANSWERED as ANSWERED
 from heartbeat.result import FAILURES as FAILURES
+from heartbeat.result import FAILURES_WITH_ANSWER as FAILURES_WITH_ANSWER
 from heartbeat.result import SUCCESSES as SUCCESSES
 from heartbeat.result import UNSENT_CALL as UNSENT_CALL
 from heartbeat.result import AttemptResult as AttemptResult

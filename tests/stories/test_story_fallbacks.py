@@ -139,6 +139,15 @@ def test_if_all_fail_the_provider_that_was_called_last_is_reported(make_world: M
     ]
 
 
+def test_a_check_that_fails_after_a_fallback_has_answered_is_not_blamed_on_a_provider(make_world: MakeWorld) -> None:
+    with by_model({SONNET: OVERLOADED}) as server:
+        world = story(make_world, server, "postcheck: {file: report.md}, problems: {pause_after: 3}")
+        world.run(minutes=65)
+        assert [line.partition(" (")[0] for line in told(world)] == ["warning  ops failed: postcheck: report.md is missing"]
+        world.run(minutes=60)
+    assert told(world)[1].startswith("warning  ops paused: no run starts after 3 failures in a row")
+
+
 OTHER = '  web: {{model: {}, heartbeat: {{interval: 1h, stagger: 10m, checklist: "- look\\n", deliver: log, retries: 0}}}}\n'
 
 
