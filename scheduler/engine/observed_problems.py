@@ -88,6 +88,22 @@ def find_blame(tx: Transaction, claim: Claim, result: AttemptResult) -> FailedCi
     return FailedCircuit(Circuit(provider), str(result.reason), refusal_text(provider, result.error)) if provider else None
 
 
+def find_own_refusal(tx: Transaction, claim: Claim, result: AttemptResult) -> FailedCircuit | None:
+    """The open breaker of what the agent calls without a fallback, if a fallback has failed in its place; None otherwise."""
+    if result.outcome not in FAILURES or result.reason in FAILURES_WITH_ANSWER or result.fallback is None:
+        return None
+    breaker = breakers.own_breaker(tx, claim.entry)
+    return FailedCircuit(breaker.circuit, breaker.reason, breaker.error, seen=False) if breaker else None
+
+
+def is_by_circuit(tx: Transaction, claim: Claim, result: AttemptResult) -> bool:
+    """Whether a provider, model or account has a part in a failure, maybe beside a fallback that has failed by itself."""
+    if find_blame(tx, claim, result) is not None or find_own_refusal(tx, claim, result) is not None:
+        return True
+    has_fallback = result.fallback is not None and result.reason not in FAILURES_WITH_ANSWER
+    return has_fallback and any(circuit_blamed_for(call) is not None for call in result.calls)
+
+
 def refusal_text(provider: str | None, error: str | None) -> str:
     """The text of an error without the name of the provider that it begins with."""
     return (error or "").removeprefix(f"provider {provider!r}: ")

@@ -57,7 +57,8 @@ def update_problems(
     `woken` are the agents that this result has woken. `covered` are the targets that know already that the entry works again.
 
     1. What the run shows is compared with the known problems: each opens, goes on, or is over.
-    2. If a provider is the cause, its problem opens or goes on, and its message covers that of the entry.
+    2. If a provider is the cause, its problem opens or goes on, and its message covers that of the entry. If a fallback
+       has failed in place of a provider that refuses calls, the problem of that provider opens or goes on, too.
     3. The recipients are notified. While the entry is muted, nothing is sent. What is still true after the mute is sent then.
     4. If the entry works again, the provider that was the cause works too.
 
@@ -96,7 +97,9 @@ def _update_problems(
         found[PAUSED] = _finding_of_pause(entry_row, found[FAILED if FAILED in found else NO_ANSWER])
     after = {key: after_end(problem, tick.now) if key in over else problem for key, problem in known.items()}
     for key, finding in found.items():
-        opens = times_in_a_row(known.get(key)) >= threshold or (key == FALLBACK and _is_switched(tick.tx, claim))
+        opens = times_in_a_row(known.get(key)) >= threshold or (
+            key == FALLBACK and breakers.own_breaker(tick.tx, entry) is not None
+        )
         after[key] = after_finding(known.get(key), subject, finding, tick.now, opens=opens or key == PAUSED)
     for key, problem in after.items():
         if problem != known.get(key):
@@ -104,6 +107,10 @@ def _update_problems(
     targets = notices.notice_targets(tick, entry)
     if cause is not None:
         observed_problems.send_news_of_circuit(tick, claim, cause, targets)
+    own = observed_problems.find_own_refusal(tick.tx, claim, result) if FAILED in found else None
+    if own is not None and (blamed is None or blamed.circuit != own.circuit):
+        refused = observed_problems.record_failed_circuit(tick, claim, own, times_in_a_row(known.get(FAILED)))
+        observed_problems.send_news_of_circuit(tick, claim, refused, targets)
     news = {key: news_of(problem, targets, entry.spec.problems_remind, tick.now) for key, problem in after.items()}
     if PAUSED in found:  # one message says both that it fails and that it is paused
         news |= {FAILED: [], NO_ANSWER: []}
@@ -115,11 +122,6 @@ def _update_problems(
     for problem in over.values() if result.outcome in ANSWERED else ():
         observed_problems.record_working_circuit(tick, claim, result, problem.found.cause_id)
     return entry_row
-
-
-def _is_switched(tx: Transaction, claim: Claim) -> bool:
-    """Whether the breaker of what an entry calls without a fallback is open, so that fallbacks answer until it closes."""
-    return any(breakers.find_breaker(tx, circuit) is not None for circuit in claim.entry.alternatives[0])
 
 
 def _findings(claim: Claim, result: AttemptResult, blamed: FailedCircuit | None) -> Iterator[Finding]:

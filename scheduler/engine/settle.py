@@ -383,7 +383,7 @@ def _record_outcome(tx: Transaction, entry_row: EntryRow, claim: Claim, result: 
         return entry_row._replace(**ended)  # the latest run decides whether the entry fails
     if result.outcome not in SUCCESSES:
         ended["failures_for_backoff"] = entry_row.failures_for_backoff + 1
-        if observed_problems.find_blame(tx, claim, result) is None:
+        if not observed_problems.is_by_circuit(tx, claim, result):
             ended["failures_for_pause"] = entry_row.failures_for_pause + 1
         return entry_row._replace(**ended, failures=entry_row.failures + 1)
     alerting, quiet = int(result.outcome is Outcome.ALERT), 0 if sent else entry_row.quiet + 1

@@ -118,6 +118,11 @@ def first_open_breaker(tx: Transaction, entry: Entry) -> Breaker | None:
     return next(iter(_open_breakers_of(tx, entry)), None)
 
 
+def own_breaker(tx: Transaction, entry: Entry) -> Breaker | None:
+    """The first open breaker of what an entry calls without a fallback. Until it closes, fallbacks answer in its place."""
+    return next(iter(_open_breakers_by_alternative(tx, entry)[0]), None)
+
+
 def find_breaker(tx: Transaction, circuit: Circuit) -> Breaker | None:
     """The open breaker of a circuit; None if it is closed."""
     return _open_breakers_by_circuit(tx.db).get(circuit)

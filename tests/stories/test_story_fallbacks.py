@@ -148,6 +148,23 @@ def test_a_check_that_fails_after_a_fallback_has_answered_is_not_blamed_on_a_pro
     assert told(world)[1].startswith("warning  ops paused: no run starts after 3 failures in a row")
 
 
+def test_a_refused_key_of_its_own_is_told_also_if_the_last_fallback_fails_by_itself(make_world: MakeWorld) -> None:
+    failing: dict[str, Act] = {SONNET: REFUSED, HAIKU: REFUSED, QWEN: completions.error_answer(500, "broken")}
+    with by_model(failing) as server:
+        world = story(make_world, server)
+        world.run(hours=3)
+        assert [line.partition(": ")[0] for line in told(world)] == [
+            "CRITICAL provider anthropic refused",
+            "warning  provider local unreachable",
+        ]
+        failing.clear()
+        world.run(hours=3)
+    assert sorted(line.partition(": ")[0] for line in told(world)[2:]) == [
+        "over     provider anthropic refused",
+        "over     provider local unreachable",
+    ]
+
+
 OTHER = '  web: {{model: {}, heartbeat: {{interval: 1h, stagger: 10m, checklist: "- look\\n", deliver: log, retries: 0}}}}\n'
 
 

@@ -9,7 +9,9 @@ from zoneinfo import ZoneInfo
 
 import pytest
 from metrics_page import Page
+from servers.scripted import Server
 from test_story_explain import explained_entry
+from test_story_models import decides
 from world import QUIET, AgentCall, Delayed, MakeWorld, World, utc
 
 from heartbeat.runners import ProcessResult
@@ -305,6 +307,29 @@ agents: {{ops: {{runner: {{kind: command, {SPREAD}}}, fallbacks: [{{runner: back
         "08:00 claude", "08:30 backup", "10:00 backup", "10:30 backup", "11:00 backup",
     ]  # fmt: skip
     assert [row["why"] for row in world.records() if row["result"] == "skipped"] == ["budget", "budget"]
+
+
+def test_an_agent_that_fails_beside_the_limit_of_its_account_is_not_paused(make_world: MakeWorld) -> None:
+    """Its fallback fails by itself, until the limit is over."""
+    yaml = f"""
+runners: {{backup: {{kind: command, argv: [backup]}}}}
+agents: {{ops: {{runner: {{kind: command, argv: [claude]}}, fallbacks: [{{runner: backup}}], heartbeat: {{{BEAT}, problems: {{pause_after: 2}}}}}}}}
+"""
+    world = make_world(yaml)
+    world.scripts["ops"] = lambda call: (
+        failed("", "no such model")
+        if call.argv[0] == "backup"
+        else failed("You've hit your usage limit. try again in 5 hours")
+        if call.at < utc("2026-03-02 13:00")
+        else "HEARTBEAT_OK"
+    )
+    world.run(hours=6)
+    assert world.records()[-1]["result"] == "ok"
+    assert [line.partition(": ")[0] for line in told(world)] == [
+        "08:00 info     account claude limited",
+        "08:30 warning  ops failed",
+        "13:30 over     ops failed",
+    ]
 
 
 def test_a_fallback_with_the_same_account_is_not_called_while_it_has_no_room(make_world: MakeWorld) -> None:
