@@ -452,7 +452,7 @@ class _Attempt:
         usage, plan = TurnUsage(self.limit, limits, runner.max_output_tokens), self.given.cache
         more = max(plan.write_ratio - 1, 0.0) if plan.ttl else 0.0  # what writing to the cache costs beyond the reserved price
         for call in calls:
-            if call.tokens is None:
+            if not call.tokens:
                 return False
             usage.add(replace(call.tokens, input=call.tokens.input + ceil(call.tokens.cache_write_1h * more)))
         return usage.fits(self.most_tokens(question) + ceil(max_tokens(question.static_text) * more))

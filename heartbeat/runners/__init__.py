@@ -153,6 +153,10 @@ class Tokens:
     def total(self) -> int:
         return self.input + self.output + self.cache_read + self.cache_write
 
+    def __bool__(self) -> bool:
+        """Whether there are any. A report of none is not believed."""
+        return self.total > 0
+
     def __add__(self, other: Tokens) -> Tokens:
         return Tokens(
             self.input + other.input,

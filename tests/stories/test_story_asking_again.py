@@ -352,13 +352,14 @@ def test_without_a_precheck_a_problem_that_is_left_out_is_asked_for(make_world: 
         (", budget: {tokens_per_try: 4600}", 1900, 1),  # and here for one
         (", budget: {usd_per_try: 0.013}", 60, 2),
         (", budget: {usd_per_try: 0.013}", 1900, 1),
+        (", budget: {usd_per_day: 1}", 0, 1),  # a report of no tokens is not believed
     ],
 )
 def test_further_calls_stay_within_the_settings_and_the_reservation(
     make_world: MakeWorld, tmp_path: Path, more: str, used: int, calls: int
 ) -> None:
     world, model = played(make_world, tmp_path, [f"{VAR}\n{NGINX}"], [DISK], [DISK, WEB], more=more)
-    model.usage = {"input_tokens": 400, "output_tokens": used}
+    model.usage = {"input_tokens": 400 if used else 0, "output_tokens": used}
     world.run(minutes=1)
     assert len(model.prompts) == calls
 

@@ -136,6 +136,15 @@ def test_when_a_model_is_asked_again_its_tools_have_only_what_its_first_answer_h
     assert row["charged"]["usd"] <= 0.04
 
 
+def test_a_model_that_reports_no_tokens_is_charged_its_maximum_and_stays_within_the_budget(make: MakeTooled) -> None:
+    look = message(tool("disk__free", {"path": "/"}), stop_reason="tool_use", usage={"input_tokens": 0, "output_tokens": 0})
+    with model(reply(look)) as server:
+        world = make(server, turns=50, budget="{usd_per_try: 0.04}")
+        world.run(minutes=1)
+        assert 1 <= len(server.requests) <= 4, "each answer may have cost 0.01 USD"
+    assert world.records()[0]["charged"]["usd"] <= 0.04
+
+
 MAX_OUTPUT = 2000 * 5.0 / 1e6  # USD that the answer of one turn may cost; its prompt has less than 4,000 bytes
 MAX_TURN = MAX_OUTPUT + 4000 * 1.25 / 1e6
 CUT_TURNS = [  # how the turns end, and the least and the most that may be charged
