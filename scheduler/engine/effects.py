@@ -168,7 +168,7 @@ def run_job(tick: Tick, request: VerbRequest[verbs.RunJob]) -> WakeAccepted:
     entry_row, source = _declared_entry(tick, *request.key), request.sender.source
     obstacles = (
         (entry_row.state != "active", Skip.DISABLED, "disabled in the config"),
-        (entry_row.paused, Skip.PAUSED, "paused; resume it first"),
+        (entry_row.is_paused_at(tick.now), Skip.PAUSED, "paused; resume it first"),
         (runs.find_open_run(tick.tx.db, *request.key) is not None, Skip.ALREADY_RUNNING, "already running"),
     )
     for applies, obstacle, says in obstacles:

@@ -160,7 +160,7 @@ def _wake_boot_jobs(tick: Tick) -> None:
         entry_row = entries.current_entry(tick.tx, kind, name) if entry.starts_at_boot and entry.enabled else None
         if entry_row is None or runs.find_open_run(tick.tx.db, kind, name) is not None:
             continue
-        if entry_row.paused:
+        if entry_row.is_paused_at(tick.now):
             slot_records.record_skip(tick.tx, entry_row, Trigger.REBOOT, Skip.PAUSED, tick.now)
         elif entry.is_day_off(tick.now):
             slot_records.record_skip(tick.tx, entry_row, Trigger.REBOOT, Skip.CALENDAR, tick.now)

@@ -135,7 +135,7 @@ def _known_obstacle(tx: Transaction, entry_row: EntryRow, entry: Entry) -> Skip 
     """The first check that would skip a run now, of those that need no run to find out."""
     if entry_row.state != "active":
         return None  # the run is skipped as disabled, which ends all waiting wakes
-    if entry_row.paused and (entry_row.pause_ends is None or entry_row.pause_ends > tx.now):
+    if entry_row.is_paused_at(tx.now):
         return Skip.PAUSED
     if entry.is_day_off(tx.now):
         return Skip.CALENDAR
@@ -302,11 +302,10 @@ def start_following_jobs(tick: Tick, claim: Claim, result: AttemptResult) -> Non
         entry_row = entries.current_entry(tick.tx, *entry.key)
         if entry.after is None or entry_row is None or entry_row.state != "active":
             continue
-        entry_row = planning.end_pause_if_over(tick, entry_row)
         ended = f"cron/{name} ended {result.outcome} (run {run_id})"
         if not entry.after.follows(result.outcome in ANSWERED):
             _record_unstarted(tick, entry_row, Skip.PREDECESSOR, ended)
-        elif entry_row.paused:
+        elif entry_row.is_paused_at(tick.now):
             _record_unstarted(tick, entry_row, Skip.PAUSED, f"{entry_row.pause_says}; {ended}")
         elif entry.is_day_off(tick.now):
             _record_unstarted(tick, entry_row, Skip.CALENDAR, ended)

@@ -82,7 +82,7 @@ def wait_of_wake(db: sqlite3.Connection, wake: WakeState | None, now: datetime) 
         return _wait_of_taken_wake(run)
     if wake.state == "planned":
         return WakeWait(REMINDER, wake.due_at)
-    if entry_row is not None and entry_row.paused and (entry_row.pause_ends is None or entry_row.pause_ends > now):
+    if entry_row is not None and entry_row.is_paused_at(now):
         return WakeWait(Skip.PAUSED, entry_row.pause_ends)
     if wake.due_at is None:
         return _wait_for_slot(entry_row, wake.waits_for)

@@ -132,6 +132,10 @@ class EntryRow(_Columns):
         """Whether the entry is paused."""
         return self.paused_until is not None
 
+    def is_paused_at(self, now: datetime) -> bool:
+        """Whether it is still paused. A pause that is over stays in the row until the entry is looked at."""
+        return self.paused_until is not None and self.paused_until > now
+
     @property
     def pause_says(self) -> str:
         """That it is paused, and by whom or after how many failures."""

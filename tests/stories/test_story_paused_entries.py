@@ -116,6 +116,16 @@ def test_a_paused_reboot_job_does_not_run_at_boot(make_world: MakeWorld) -> None
     assert len(world.calls) == 1
 
 
+def test_a_reboot_job_and_one_started_by_hand_run_if_the_pause_ended_while_no_daemon_ran(make_world: MakeWorld) -> None:
+    world = make_world(job(schedule='"@reboot"') + '  by_hand: {schedule: "0 3 1 1 *", command: [clean], deliver: log}\n')
+    world.run(minutes=1)
+    world.pause(None, utc("2026-03-02 08:30"))
+    world.downtime(hours=1)
+    world.run_job("by_hand")
+    world.run(minutes=1)
+    assert [call.name for call in world.calls] == ["measure", "measure", "by_hand"]
+
+
 def test_slots_during_a_run_are_already_running_again_after_a_pause_has_ended(make_world: MakeWorld) -> None:
     world = make_world(job(every="10m", timeout="5h", misfire="{grace: 1m}"))
     world.scripts["measure"] = lambda call: Delayed("", timedelta(minutes=115))
