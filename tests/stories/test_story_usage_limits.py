@@ -332,6 +332,19 @@ agents: {{ops: {{runner: {{kind: command, argv: [claude]}}, fallbacks: [{{runner
     ]
 
 
+def test_a_run_that_a_model_decides_to_skip_is_none_of_the_account(make_world: MakeWorld) -> None:
+    yaml = f"""
+providers: {{anthropic: {{api_key: "${{KEY}}", base_url: "{{url}}"}}}}
+agents: {{ops: {{runner: {{kind: command, {SPREAD}}}, heartbeat: {{{BEAT}, decide: {{provider: anthropic, model: haiku}}}}}}}}
+"""
+    with Server([decides("skip"), decides("skip"), decides("run", "look"), decides("run", "look")]) as server:
+        world = make_world(yaml.replace("3 per 2h", "1 per 12h").replace("{url}", server.url), environ={"KEY": "k"})
+        world.run(minutes=119)
+    assert [(row["result"], row["why"]) for row in world.records()] == [
+        ("ok", "decided_skip"), ("ok", "decided_skip"), ("ok", "heartbeat_ok"), ("skipped", "budget"),
+    ]  # fmt: skip
+
+
 def test_a_fallback_with_the_same_account_is_not_called_while_it_has_no_room(make_world: MakeWorld) -> None:
     yaml = f"""
 runners: {{other: {{kind: command, argv: [claude, --small], account: team}}}}
