@@ -157,6 +157,12 @@ async def _set_checklist(api: Api, agent: str | None, arguments: Arguments) -> o
     return await api("put_checklist", agent, {"text": arguments["text"], "hash": arguments.get("hash") or NO_VERSION})
 
 
+async def _remind(api: Api, agent: str | None, arguments: Arguments) -> object:
+    if not any(key in arguments for key in ("at", "in")):
+        raise ToolFailed("write `at` or `in`; without a time, the agent would be woken now, as by the tool wake")
+    return await api("wake_agent", agent, _chosen(arguments, ("text", "at", "in")))
+
+
 async def _logs(api: Api, agent: str | None, arguments: Arguments) -> object:
     wanted = {"kind": "agent", "name": agent, "limit": arguments.get("limit", 10)}
     return await api("list_runs", None, wanted)
@@ -222,6 +228,7 @@ TOOLS = (
         " reminders. `get` lists them, and `cancel_wake` cancels one.",
         keys=("text", "at", "in"),
         required=("agent", "text"),
+        call=_remind,
     ),
     Tool(
         "ask",

@@ -144,6 +144,14 @@ def test_every_tool_works_for_its_own_agent_and_no_other(daemon: WebDaemon, tool
         assert (foreign.is_error, foreign.content[0].text) == (True, "the token 'self' is only for the agents ops")
 
 
+def test_a_reminder_without_a_time_wakes_nobody(daemon: WebDaemon) -> None:
+    result = call(daemon, "self", "remind", agent="ops", text="water the plants")
+    assert result.is_error
+    assert "write `at` or `in`" in result.content[0].text
+    daemon.do(lambda: daemon.world.run(minutes=1))
+    assert not any("water the plants" in call.stdin for call in daemon.world.calls)
+
+
 def test_the_values_in_effect_are_listed_only_on_request(daemon: WebDaemon) -> None:
     for given in ({}, {"all_values": False}, {"all_values": True}):
         config = call(daemon, "self", "get", agent="ops", **given).structured_content["config"]
@@ -330,7 +338,7 @@ def test_every_argument_of_a_tool_is_in_its_request(tool: Tool, argument: str) -
         return {"hash": "", "values": []}
 
     needed = dict.fromkeys(tool.input_schema["required"], "needed")  # type: ignore[call-overload]
-    asyncio.run(tool.run(api, {**needed, "on": False, argument: "given"}))
+    asyncio.run(tool.run(api, {**needed, "on": False, "in": "1h", argument: "given"}))
     assert "given" in asked
 
 
