@@ -27,7 +27,7 @@ REMINDER = "reminder"
 class WakeWait:
     """What a wake waits for: the reason of a skip or of a failed run, wake_gap, wake_flood, or one of the words above.
 
-    `until` None: the time is unknown, or a person must end it. `is_taken`: the wake is in the prompt of an open run.
+    `until` None: the time is unknown, or a person must end it. `is_taken`: the wake is, or will be, in the prompt of an open run.
     """
 
     reason: str
@@ -86,7 +86,9 @@ def wait_of_wake(db: sqlite3.Connection, wake: WakeState | None, now: datetime) 
         return WakeWait(Skip.PAUSED, entry_row.pause_ends)
     if wake.due_at is None:
         return _wait_for_slot(entry_row, wake.waits_for)
-    if run is not None and run.state == "running":
+    if run is not None and run.state == "waiting" and run.has_not_begun:
+        return _wait_of_taken_wake(run)  # it gets the wake when it begins
+    if run is not None:
         return WakeWait(Skip.ALREADY_RUNNING)
     if wake.held_until is not None and wake.held_until > max(now, wake.due_at):
         return WakeWait(OTHER_JOBS, wake.held_until)

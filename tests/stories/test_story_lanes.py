@@ -18,8 +18,10 @@ from heartbeatd.answers import LockHeld
 from heartbeatd.verbs import HoldLock, ReleaseLock
 from scheduler.engine.effects import VerbRequest
 from scheduler.engine.tick_items import Refused
+from scheduler.insight.wake_waits import wait_of_wake
 from scheduler.model.events import LaneBusy
 from scheduler.model.outcome import Kind
+from scheduler.store import wakes
 from scheduler.system import lanes
 
 OPS_KEY = ("heartbeat", "ops")
@@ -207,6 +209,17 @@ def test_a_woken_run_waits_for_its_lane_and_later_wakes_join_it(make_world: Make
     assert len(world.calls) == 2
     assert "the first thing" in world.calls[1].stdin
     assert "the second thing" in world.calls[1].stdin
+
+
+def test_each_wake_of_a_run_that_waits_for_its_lane_is_said_to_wait_for_it(make_world: MakeWorld) -> None:
+    world = make_world(agent(interval="1d"))
+    world.run(minutes=1)
+    with lane_locked(world):
+        for sender in ("one", "another"):
+            wake = world.wake("ops", "look", sender=sender)
+            world.run(seconds=5)
+            waits = wait_of_wake(world.store.connection, wakes.find_wake(world.store.connection, wake), world.clock.now)
+            assert (waits.reason, waits.is_taken) == ("busy", True)
 
 
 def test_a_wake_that_waits_for_the_lane_is_delivered_by_the_next_slot(make_world: MakeWorld) -> None:
