@@ -23,12 +23,13 @@ from scheduler.channels import registry
 from scheduler.channels.channel_kind import SendContext
 from scheduler.engine.tick_items import Request, Tick, run_for_message
 from scheduler.model.entry import Entry
+from scheduler.model.entry_row import parse_mute
 from scheduler.model.local_days import local_text
 from scheduler.model.message import Button, DeliveryResult
 from scheduler.model.outcome import Kind, Trigger
 from scheduler.model.problem import DAEMON, EndedBy, Problem, State, Subject
 from scheduler.model.settings import LAST_TARGET, Channel, OnUncertain, Target
-from scheduler.store import outbox, problems, questions
+from scheduler.store import entries, outbox, problems, questions
 from scheduler.store.outbox import NO_RUN, HeldMessage, Hold, Origin, OutboxMessage
 from scheduler.store.transaction import Transaction
 from scheduler.system import extras
@@ -45,6 +46,8 @@ MAX_SENDING_PER_CHANNEL = 4  # to one channel, so that a channel that hangs does
 LONGEST_CHANNEL_WAIT = timedelta(minutes=15)  # the longest Retry-After of a channel that is respected
 
 UNCERTAIN_RETRY_DELAY = timedelta(minutes=1)  # before a message that may have arrived is sent again
+
+MUTE_CHECK = timedelta(days=1)  # how often a message looks whether its agent is still muted, if the mute has no end
 
 # The first line of what a message says about a problem ends with its number (notices.problem_text).
 NUMBER_OF_PROBLEM = re.compile(r"   p(\d+)$")
@@ -90,7 +93,8 @@ def _hold_and_release(tick: Tick, full: Sequence[str]) -> None:
     be over again: the machine may have been suspended, or the daemon down. While a channel is slow, thousands of messages may be
     due, so in each tick only those are looked at that can be sent next.
     """
-    released = [message for message in outbox.hours_begun(tick.tx.db, tick.now) if not _hold_if_closed(tick, message)]
+    begun = (message for message in outbox.hours_begun(tick.tx.db, tick.now) if not _hold_if_closed(tick, message))
+    released = [message for message in begun if not _hold_if_muted(tick, message)]
     for target in dict.fromkeys(message.target for message in released):
         _release_after_hours(tick, target, [message for message in released if message.target == target])
     if tick.plan.has_deliver_hours:
@@ -105,6 +109,20 @@ def _hold_if_closed(tick: Tick, message: HeldMessage) -> bool:
         return False
     note = f"waits until {local_text(opens_at, tick.plan.settings.zone)}, when the hours of the recipient begin"
     outbox.hold_message(tick.tx, message, Hold((), opens_at), note)
+    return True
+
+
+def _hold_if_muted(tick: Tick, message: HeldMessage) -> bool:
+    """Hold a message longer if its agent or job was muted meanwhile, but not until something changes: it is about a change."""
+    is_wanted = outbox.REPEATS.match(message.notice or "") is not None  # by a person, at this time
+    is_about_entry = outbox.is_about_entry(message) and not is_wanted
+    entry_row = entries.find_entry(tick.tx.db, Kind(message.kind), message.name) if is_about_entry else None
+    if entry_row is None or entry_row.muted_until is None or not entry_row.is_muted(tick.now):
+        return False
+    if entry_row.mute is not None and parse_mute(entry_row.mute).known is not None:
+        return False
+    until = min(entry_row.muted_until, tick.now + MUTE_CHECK)
+    outbox.hold_message(tick.tx, message, Hold((), until), f"waits until {message.name} is not muted any more")
     return True
 
 
@@ -123,9 +141,9 @@ def _hours_begin_at(tick: Tick, message: HeldMessage) -> datetime | None:
     if entry is not None:
         chosen = [entry.spec.deliver_hours if message.notice is None else entry.spec.problems_hours]
     else:
-        entries = tick.plan.entries.values()
-        using = [each for each in entries if each.enabled and message.title in map(str, each.circuits)]
-        chosen = _hours_of_recipient(using, message.target) or _hours_of_recipient(entries, message.target)
+        declared_entries = tick.plan.entries.values()
+        using = [each for each in declared_entries if each.enabled and message.title in map(str, each.circuits)]
+        chosen = _hours_of_recipient(using, message.target) or _hours_of_recipient(declared_entries, message.target)
     declared = [[hours for hours in some if _is_for(hours.channel, message.target)] for some in chosen]
     if not declared or not all(declared):
         return None
@@ -152,6 +170,8 @@ def _release_after_hours(tick: Tick, target: Target, held: Sequence[HeldMessage]
     for message in [each for each in held if not texts[each]]:
         outbox.drop_held(tick.tx, message, "not sent: what it says was over, closed or acknowledged before the hours began")
     kept = [message for message in held if texts[message]]
+    for message in kept:
+        problems.renew_notice(tick.tx, message)
     if len(kept) == 1 and texts[kept[0]] == kept[0].text:
         outbox.release_message(tick.tx, kept[0], kept[0].note)
     elif kept:

@@ -416,6 +416,7 @@ def mute(tick: Tick, request: VerbRequest[verbs.Mute]) -> Muted:
     muted = Mute(tick.now, request.sender.by, held, known).to_text()
     tick.tx.report(MuteChanged(entry_row.kind, entry_row.name, True, request.sender.by, until or UNTIL_RESUMED))
     entries.change_entry(tick.tx, entry_row, entry_row._replace(muted_until=until or UNTIL_RESUMED, mute=muted))
+    outbox.reconsider_hours(tick.tx)  # it may end earlier than the first
     ends = [_until(tick, until) if until else "", "until something changes" if is_until_changed else ""]
     says = f"{_label(request)} is muted {' or '.join(filter(None, ends)) or 'until unmuted'}"
     return Muted(muted_until=until, until_changed=is_until_changed, says=says)
@@ -444,6 +445,7 @@ def unmute(tick: Tick, request: VerbRequest[verbs.Unmute]) -> Unmuted:
         return Unmuted(was_muted=False, held=0, says=f"{_label(request)} was not muted")
     tick.tx.report(MuteChanged(entry_row.kind, entry_row.name, False, request.sender.by, None))
     entries.change_entry(tick.tx, entry_row, entry_row._replace(muted_until=None))
+    outbox.reconsider_hours(tick.tx)
     held = parse_mute(entry_row.mute).held
     says = f"{_label(request)} is unmuted; messages of {format_count(held, 'run')} were suppressed"
     return Unmuted(was_muted=True, held=held, says=says)

@@ -11,7 +11,7 @@ from test_story_explain import explained_entry, fact_of
 from world import QUIET, Delayed, MakeWorld, World, utc
 
 from heartbeat.findings import Severity
-from heartbeatd.verbs import Ack, CloseProblem, Drop, NoteActivity, Retry
+from heartbeatd.verbs import Ack, CloseProblem, Drop, Mute, NoteActivity, Retry, Unmute
 from scheduler.engine import notices
 from scheduler.engine.effects import VerbRequest
 from scheduler.engine.problems import after_finding
@@ -158,6 +158,32 @@ def test_the_record_of_a_failure_keeps_that_its_message_has_waited_for_the_morni
     world.run_until("2026-03-03 07:01")
     (notice,) = world.records("backup")[0]["notices"]
     assert (notice["state"], notice["held_back"]["note"][:18]) == ("delivered", "waits until 2026-0")
+
+
+@pytest.mark.parametrize(
+    ("mute", "unmuted_at", "comes"),
+    [
+        (Mute.of(until=utc("2026-03-03 05:00")), None, "03 07:00"),
+        (Mute.of(until=utc("2026-03-03 10:30")), None, "03 10:30"),
+        (Mute.of(until=utc("2026-03-03 23:30")), None, "04 07:00"),
+        (Mute.of(until=utc("2026-03-03 10:30")), "2026-03-03 09:10", "03 09:10"),
+        (Mute.of(), "2026-03-04 08:10", "04 08:10"),
+        (Mute(until_changed=True), None, "03 07:00"),
+    ],
+)
+def test_what_waits_for_the_morning_waits_for_the_end_of_a_mute_too(
+    make_world: MakeWorld, mute: Mute, unmuted_at: str | None, comes: str
+) -> None:
+    world = make_world(config(), start="2026-03-02 22:00")
+    world.scripts["ops"] = lambda call: "[disk:/var] 92 %" if call.at >= utc("2026-03-02 23:00") else QUIET
+    world.run_until("2026-03-03 01:10")
+    world.request(VerbRequest(mute, (Kind.HEARTBEAT, "ops")))
+    if unmuted_at:
+        world.run_until(unmuted_at)
+        world.request(VerbRequest(Unmute(), (Kind.HEARTBEAT, "ops")))
+    world.run_until(f"2026-03-{comes}")
+    world.run(hours=20)
+    assert [line.partition(" (")[0] for line in sent(world)] == [f"{comes} warning  ops disk:/var: 92 %"], "no reminder yet"
 
 
 @pytest.mark.parametrize("verb", [Ack, CloseProblem])
