@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from config_file import ENVIRON, RIGHT, SMALL, complaints
+from config_file import ENVIRON, RIGHT, SMALL, complaints, warnings
 from loops import loop_over
 
 from scheduler.config.file.diagnostics import ConfigError, Diagnostic
@@ -561,3 +561,30 @@ def test_each_of_two_wrong_keys_gets_the_name_of_a_missing_one(tmp_path: Path) -
         "prices.q.in: unknown key; did you mean input?",
         "prices.q.out: unknown key; did you mean output?",
     ]
+
+
+def test_a_private_address_that_is_not_allowed_is_a_warning_which_does_not_name_it(tmp_path: Path) -> None:
+    text = """\
+deadman: {url: "http://[::1]/x", every: 5m}
+channels:
+  lan: {kind: webhook, url: "${LAN}"}
+  here: {kind: webhook, url: "https://localhost/x"}
+  odd: {kind: webhook, url: "https://2130706433/x"}
+  bot: {url: "tgram://1:A/2", base_url: "http://10.0.0.1:8081"}
+  meant: {kind: webhook, url: "http://192.168.1.5/x", allow_private: true}
+  public: {kind: webhook, url: "https://example.org/x"}
+  chat: {url: "tgram://1:A/2"}
+  own: {url: "ntfy://127.0.0.1/topic"}
+agents:
+  ops:
+    runner: {kind: command, argv: [agent]}
+    heartbeat: {interval: 30m, checklist: "- x\\n", deliver: [lan, here, odd, bot, meant, public, chat, own]}
+"""
+    found = warnings(tmp_path, text, {"LAN": "http://192.168.1.5/x"})
+    private = [line for line in found if "private" in line]
+    assert [line.split(": ")[1] for line in private] == [
+        "deadman.url", "channels.lan.url", "channels.here.url", "channels.odd.url", "channels.bot.base_url"
+    ]  # fmt: skip
+    assert not any("192.168" in line for line in found)
+    advice = "nothing is sent to it; write allow_private: true if it is meant"
+    assert all(line.endswith(advice) for line in private)

@@ -83,6 +83,8 @@ def _build_channel(name: str, part: models.Channel, node: ConfigNode) -> Channel
             node.add_error(str(error), "url")
     if part.kind or scheme:  # else the whole URL is a secret that is not looked up, and may be of any kind
         _check_other_keys(part, kind, base, secret, node)
+    if not (part.allow_private or kind.own_connections):
+        node.warn_of_private_address(base if kind.has_base_url and base else url, "base_url" if base else "url")
     return build_spec(
         part,
         Channel,

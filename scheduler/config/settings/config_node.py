@@ -8,6 +8,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 from zoneinfo import ZoneInfo
 
 from heartbeat.hours import Calendar, make_calendar
@@ -22,6 +23,7 @@ from scheduler.config.keys import models
 from scheduler.config.settings.config_data import ConfigData, map_at
 from scheduler.config.settings.secrets import SecretResolver, UnsetSecret, has_reference, is_secret_variable
 from scheduler.model.settings import LOG_CHANNEL
+from scheduler.net.address_guard import AddressRefused, check_literal
 
 Fault = tuple[str, str, tuple[str | int, ...], str]
 """What is wrong with an entry: its section, its name, the steps to the key in it, and the message."""
@@ -162,6 +164,15 @@ class ConfigNode:
             return True
         self.add_error(f"this is not the address of a server; {advice}", *inside)
         return False
+
+    def warn_of_private_address(self, url: Secret | None, *inside: str | int) -> None:
+        """Warn of an address of this machine or of a private network, to which nothing is sent. Names are not looked up."""
+        host = urlsplit(url.reveal()).hostname if url and url.is_checked and is_web_address(url.reveal()) else None
+        try:
+            check_literal("127.0.0.1" if host == "localhost" else host or "")
+        except AddressRefused:  # its text names the address, which may be a secret
+            problem = "this is an address of this machine or of a private network, and nothing is sent to it"
+            self.add_warning(f"{problem}; write allow_private: true if it is meant", *inside)
 
     def warn_of_plain_secret(self, text: str | None, *inside: str | int) -> None:
         """Warn of a secret that is not a reference to one."""

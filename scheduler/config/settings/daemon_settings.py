@@ -124,6 +124,8 @@ def build_deadman(part: models.Deadman | None, node: ConfigNode) -> Deadman | No
     if part is None:
         return None
     url = node.resolve_address(part.url, "url")
+    if not part.allow_private:
+        node.warn_of_private_address(url, "url")
     return build_spec(part, Deadman, url=url) if url is not None else None
 
 
