@@ -208,3 +208,11 @@ def test_the_largest_checklist_is_parsed_quickly(line: str) -> None:
     begun = time.process_time()
     parse_checklist(text).select_due_items(EIGHT, {})
     assert time.process_time() - begun < 2
+
+
+def test_items_of_all_sections_are_prompted_and_told_apart_by_all_their_lines() -> None:
+    parsed = parse_checklist("# A\n- [every 6h] look\n  - mail\n# B\n- [every 6h] look\n  - disk\n- [every 1h] see")
+    first = parsed.select_due_items(EIGHT, {})
+    assert (len(first.recurring_items), first.prompted_items) == (3, first.recurring_items)
+    later = parsed.select_due_items(EIGHT + HOUR, dict.fromkeys(first.recurring_items, EIGHT))
+    assert (later.text, len(later.prompted_items), later.recurring_items) == ("# B\n- see", 1, first.recurring_items)

@@ -11,19 +11,25 @@ import pytest
 from heartbeat_specs import AGENT
 
 from heartbeat.checklist import Progress
-from heartbeat.precheck import PrecheckResult, PrecheckStatus
+from heartbeat.evidence import OpenProblem
+from heartbeat.findings import Severity
+from heartbeat.precheck import MAX_PROMPT_OUTPUT, PrecheckResult, PrecheckStatus
 from heartbeat.prompt import (
     MAX_META_TEXT,
+    MAX_META_WAKES,
     MAX_WAKE_TEXT,
+    MAX_WAKES,
     AgentActivity,
+    EarlierOutput,
     Past,
     Prompt,
     PromptFacts,
     PromptWake,
     compose_prompt,
+    compose_task,
     prompt_meta,
 )
-from heartbeat.spec import estimate_tokens
+from heartbeat.spec import PromptLimit, estimate_tokens
 
 NOW = datetime(2026, 11, 20, 9, 30, tzinfo=UTC)
 OPS = replace(AGENT, zone=ZoneInfo("Asia/Ho_Chi_Minh"), context=("SOUL.md",))
@@ -235,3 +241,111 @@ def test_a_prompt_names_what_was_left_out_of_its_wakes() -> None:
     (line,) = lines
     assert line.endswith(" of 60 wakes, which have only one line each")
     assert compose_prompt(PromptFacts(NOW, wakes=(PromptWake("api", "bot", 1, "y"),)), OPS).left_out == ()
+
+
+def test_of_several_wakes_each_text_that_still_fits_is_shown_whatever_does_not_fit_before_it() -> None:
+    """Some 560 tokens are left: the text of `long` needs 1,400, those of `mid-1` and `mid-2` 250 each, that of `short` 40."""
+    sizes = {"first": 30, "long": 5000, "mid-1": 600, "mid-2": 600, "short": 30}
+    wakes = tuple(PromptWake("api", sender, 1, sender[0] * size) for sender, size in sizes.items())
+    plain = PromptFacts(NOW, checklist="- look")
+    size = estimate_tokens(compose_prompt(plain, OPS).text)
+    facts = replace(plain, wakes=wakes, run=7, limit=PromptLimit(size + 400 + 560))
+
+    def in_full(facts: PromptFacts) -> list[str]:
+        text = part(compose_prompt(facts, OPS), "wakes")
+        assert all(text.count(f"By api {sender}") == 1 for sender in sizes)
+        return [sender for sender, size in sizes.items() if "\n<data-" in text.partition(f"By api {sender}")[2][:60]]
+
+    prompt = compose_prompt(facts, OPS)
+    assert in_full(facts) == ["first", "mid-1", "short"]
+    assert prompt.left_out == ("texts of 2 of 5 wakes, which have only one line each",)
+    assert "`heartbeatd show 7` shows them in full" in prompt.text
+    assert estimate_tokens(prompt.text) <= facts.limit.tokens if facts.limit else False
+    assert in_full(replace(facts, messages=("x" * 900,))) == ["first", "short"], "messages that are sent with it take room too"
+    assert in_full(replace(facts, limit=PromptLimit(size + 400 + 5000))) == list(sizes)
+    many = tuple(PromptWake("api", f"sender {number}", 1, "y" * 4000) for number in range(60))
+    shown = part(compose_prompt(replace(facts, wakes=many, limit=PromptLimit(10**6)), OPS), "wakes")
+    assert MAX_WAKES - 10_000 < shown.count("y") <= MAX_WAKES
+
+
+def test_if_not_even_a_line_fits_for_each_wake_the_others_are_counted() -> None:
+    wakes = tuple(PromptWake("api", f"sender-{number}", 1, "look") for number in range(100))
+    plain = PromptFacts(NOW, checklist="- look", wakes=wakes)
+    size = estimate_tokens(compose_prompt(replace(plain, wakes=()), OPS).text)
+    prompt = compose_prompt(replace(plain, limit=PromptLimit(size + 400 + 500)), OPS)
+    lines = part(prompt, "wakes").count("By api sender-")
+    assert 10 < lines < 100
+    assert f"There are {100 - lines} more wakes that do not fit here." in prompt.text
+    assert prompt.left_out[-1] == f"{100 - lines} of 100 wakes"
+
+
+def test_failed_jobs_have_keys_and_other_wakes_have_none() -> None:
+    jobs = [PromptWake("cron", f"job-{number}", 2, "", "failed") for number in range(7)]
+    others = [
+        PromptWake("cron", "works", 1, "", "ok"),
+        PromptWake("api", "bot", 1, "", "failed"),
+        PromptWake("cron", "waits", 1, ""),
+    ]
+    few = part(compose_prompt(replace(FULL, wakes=(*jobs[:2], *others, jobs[0])), OPS), "wakes")
+    assert "under its own key (job:job-0, job:job-1), or" in few
+    assert "By cron job-0, 2 times, the last one, result failed." in few
+    many = part(compose_prompt(replace(FULL, wakes=tuple(jobs)), OPS), "wakes")
+    assert "(job:job-0, job:job-1, job:job-2, job:job-3, job:job-4, ...)" in many
+    assert "key" not in part(compose_prompt(replace(FULL, wakes=tuple(others)), OPS), "wakes")
+
+
+def test_open_problems_are_listed_with_their_local_times_and_the_others_are_counted() -> None:
+    problems = tuple(
+        OpenProblem(f"disk-{number}", Severity.WARNING, f"{number} %", NOW - timedelta(hours=5)) for number in range(43)
+    )
+    reported = replace(problems[0], reported_at=NOW - timedelta(hours=4))
+    prompt = compose_prompt(replace(FULL, problems=(reported, *problems[1:])), OPS)
+    lines = part(prompt, "problems").splitlines()
+    assert "[disk-0] warning, since 2026-11-20 11:30, reported 2026-11-20 12:30: 0 %" in lines
+    assert "[disk-39] warning, since 2026-11-20 11:30: 39 %" in lines
+    assert lines[-1] == "There are 3 more open problems that do not fit here."
+    assert prompt.left_out == ("3 of 43 open problems",)
+    assert len(prompt_meta(replace(FULL, problems=problems), OPS)["problems"]) == 40  # type: ignore[arg-type]
+
+
+def test_a_task_gets_the_outputs_of_the_job_before_it_of_itself_and_of_others() -> None:
+    at = NOW - timedelta(hours=1)
+    own, other = EarlierOutput("sync", 4, "ok", "nothing new", at), EarlierOutput("backup", 5, "alert", " \n", at)
+    facts = PromptFacts(NOW, input=EarlierOutput("fetch", 6, "failed", "no network", at), previous=(own, other))
+    prompt = compose_task("sync", "Sync the mail.\n", OPS, facts)
+    texts = {name: part(prompt, name).split("\n")[0] for name in prompt.part_sizes}
+    assert texts["input"].startswith(
+        "The cron job fetch, which this one follows, ended at 2026-11-20 15:30: failed. Its output follows."
+    )
+    assert texts["previous:sync"].startswith("The last successful run of this job ended at 2026-11-20 15:30: ok. Its output")
+    assert part(prompt, "previous:backup") == "The last successful run of the cron job backup ended at 2026-11-20 15:30: alert."
+    assert list(prompt.part_sizes) == ["task", "time", "input", "previous:sync", "previous:backup"]
+
+
+def test_times_are_never_negative_and_numbers_that_are_zero_are_left_out() -> None:
+    """The clock was set back since the last run, and since the daemon started."""
+    past = Past(NOW + timedelta(hours=1), up_since=NOW + timedelta(hours=2), activity=AgentActivity(NOW, queue=0, approvals=2))
+    meta = prompt_meta(replace(FULL, past=past), OPS)
+    assert (meta["seconds_since_last_beat"], meta["uptime_seconds"]) == (0, 0)
+    up = Past(NOW - timedelta(hours=1), up_since=NOW - timedelta(hours=2))
+    assert prompt_meta(replace(FULL, past=up), OPS)["uptime_seconds"] == 7200
+    assert (
+        part(compose_prompt(replace(FULL, past=past), OPS), "activity") == "Reported 0s ago: 2 waiting for the user's approval."
+    )
+    nothing = replace(past, activity=AgentActivity(NOW, queue=0, approvals=0))
+    assert not part(compose_prompt(replace(FULL, past=nothing), OPS), "activity")
+
+
+def test_the_beginning_of_a_long_precheck_is_in_the_prompt_and_the_end_of_a_wake_in_meta() -> None:
+    checked = PrecheckResult(PrecheckStatus.UNCHANGED, 0, "begin" + "x" * MAX_PROMPT_OUTPUT)
+    prompt = compose_prompt(replace(FULL, precheck=checked), OPS)
+    assert "found this, the same as last time." in part(prompt, "precheck")
+    assert "\nbeginx" in part(prompt, "precheck")
+    assert prompt.left_out == (f"the last 5 of {MAX_PROMPT_OUTPUT + 5} characters of the precheck's output",)
+    long = replace(WAKE, text="\N{FIRE}" * MAX_META_TEXT + "end")
+    meta = prompt_meta(replace(FULL, wakes=(long,) * 50), OPS)
+    shown = meta["wakes"]
+    assert isinstance(shown, list)
+    assert shown[0]["text"] == "\N{FIRE}" * (MAX_META_TEXT - 3) + "end"
+    assert (len(shown), meta["wakes_left_out"]) == (32, 18)
+    assert len(json.dumps(shown, ensure_ascii=False).encode()) < MAX_META_WAKES + 100
