@@ -41,6 +41,7 @@ def due(text: str, **asked_before: int) -> str:
         ("- [low|completed] look", None, LOW, False, "- [x] look"),
         ("- [ ] [completed] look", None, NORMAL, False, "- [x] look"),
         ("- [low|someday] look", None, NORMAL, False, "- [low|someday] look"),
+        ("- [someday|low] look", None, NORMAL, False, "- [someday|low] look"),
         ("- [low|] look", None, NORMAL, False, "- [low|] look"),
         ("- [urgent] look", None, NORMAL, False, "- [urgent] look"),
         ("- [urgent] [high] look", None, NORMAL, False, "- [urgent] [high] look"),

@@ -184,6 +184,7 @@ def test_old_records_are_deleted_by_their_end_with_their_messages_and_questions_
 ) -> None:
     day, hour = 1440, 60
     gone = [add(tx, -3 * day), add(tx, -3 * day, "skipped", trigger="api", finished=-2 * day), add(tx, -3 * day, name="night")]
+    gone.append(add(tx, -3 * day + 2, trigger="api"))
     add_message(tx, gone[0], "phone", finished_at=at(-day)), ask(tx, gone[0])
     long = add(tx, -3 * day + 1, finished=-hour)
     needed = [add(tx, minute - 2 * day, trigger="api" if minute == 1 else "interval") for minute in range(1, 8)]
