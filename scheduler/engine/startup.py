@@ -130,12 +130,7 @@ def end_orphans(store: Store, *, runs_here: bool = True) -> SurvivorsByRun:
     found = orphans.find_orphans(interrupted)
     if found is None:
         return None
-    programs = {pid: orphans.program_name(pid) for pids in found.values() for pid in pids}
-    living = orphans.end_orphans(programs)
-    for mark, pids in found.items():
-        for pid in pids:
-            word, level = ("orphan_not_ended", logging.ERROR) if pid in living else ("orphan_ended", logging.WARNING)
-            log_event(level, word, **interrupted[mark], pid=pid, program=programs[pid])
+    living = orphans.end_and_log(found, interrupted)
     return {mark: bool(living & set(pids)) for mark, pids in found.items()}
 
 

@@ -547,13 +547,11 @@ def _translate_error(exchange: _Exchange, error: Exception) -> Exception:
             return exchange.tls_error(error.__cause__.reason or "broken")
         case aiohttp.ServerDisconnectedError() if exchange.sent:
             return exchange.make_error(Failure.CONNECT, "it closed the connection before its answer was complete")
-        case aiohttp.ServerDisconnectedError() | aiohttp.ClientOSError():
-            return exchange.make_error(Failure.CONNECT, f"it broke the connection{through}")
         case ssl.SSLCertVerificationError():
             return exchange.make_error(Failure.TLS, _untrusted_certificate(error), transient=False)
         case ssl.SSLError():
             return exchange.tls_error(error.reason or "handshake failed")
-        case OSError():
+        case aiohttp.ServerDisconnectedError() | OSError():
             return exchange.make_error(Failure.CONNECT, f"it broke the connection{through}")
         case _:
             return exchange.make_error(Failure.BAD_ANSWER, NO_ANSWER, transient=False)

@@ -5,11 +5,15 @@ They are found by a variable of their environment, so that no process ID need be
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import time
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
+
+from scheduler.system.log import log_event
 
 RUN_ID_VARIABLE = "HEARTBEATD_RUN"  # in the environment of each program that a run starts
 WORKER_VARIABLE = "HEARTBEATD_WORKER"
@@ -33,6 +37,17 @@ def find_orphans(marks: Container[str], worker: str | None = None) -> dict[str, 
         if mark is not None and mark in marks and (worker is None or variables.get(WORKER_VARIABLE) == worker):
             found.setdefault(mark, []).append(pid)
     return found
+
+
+def end_and_log(found: Mapping[str, Sequence[int]], fields: Mapping[str, Mapping[str, Any]]) -> set[int]:
+    """End the processes that were found by mark, as `end_orphans`, and log each with the fields of its mark."""
+    programs = {pid: program_name(pid) for pids in found.values() for pid in pids}
+    living = end_orphans(programs)
+    for mark, pids in found.items():
+        for pid in pids:
+            word, level = ("orphan_not_ended", logging.ERROR) if pid in living else ("orphan_ended", logging.WARNING)
+            log_event(level, word, **fields[mark], pid=pid, program=programs[pid])
+    return living
 
 
 def end_orphans(pids: Iterable[int]) -> set[int]:

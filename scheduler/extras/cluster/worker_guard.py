@@ -129,15 +129,9 @@ def _watch(path: Path, clock: Callable[[], float], look_every: float) -> None:
 
 def _end_programs(marks: set[str], process_id: str, may_end: Callable[[], bool] = lambda: True) -> None:
     """End the programs that this worker has started for these runs. `may_end` is called after the search, which takes a while."""
-    found = (orphans.find_orphans(marks, process_id) if marks else None) or {}
-    programs = {pid: orphans.program_name(pid) for pids in found.values() for pid in pids}
-    if not programs or not may_end():
-        return
-    living = orphans.end_orphans(programs)
-    for mark, pids in found.items():
-        for pid in pids:
-            word, level = ("orphan_not_ended", logging.ERROR) if pid in living else ("orphan_ended", logging.WARNING)
-            log_event(level, word, run=mark, pid=pid, program=programs[pid])
+    found = orphans.find_orphans(marks, process_id) if marks else None
+    if found and may_end():
+        orphans.end_and_log(found, {mark: {"run": mark} for mark in found})
 
 
 def _lease_end_in(fd: int) -> float:

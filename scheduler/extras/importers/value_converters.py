@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 from cron.job_schedules import ScheduleError, parse_schedule
 from heartbeat.words import format_duration
+from scheduler.channels.url_template import is_web_address
 from scheduler.config.keys import time_zones
 from scheduler.extras.importers.source_files import Node
 
@@ -193,12 +194,7 @@ def is_reference(written: str) -> bool:
 def web_address(node: Node) -> str:
     """An http or https URL."""
     url = text(node)
-    try:
-        parts = urlsplit(url)
-        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
-    except ValueError:
-        usable = False
-    if not usable or not url.isprintable() or " " in url or "{" in url:
+    if not is_web_address(url) or "{" in url:
         raise NotUsable("is no http or https URL")
     return url
 
