@@ -201,6 +201,7 @@ def test_the_schema_is_a_json_schema(capsys: pytest.CaptureFixture[str]) -> None
 
 
 LEFT_OUT = "links are not followed, so it is left out of the prompt"
+TEXT_ADVICE = 'to write the checklist here, end it with a line break: "- Look.\\n"'
 NEEDS = """\
 channels: {pager: {kind: command, argv: [no-such-pager]}}
 runners: {spare: {kind: command, argv: [no-such-agent]}, last: {kind: claude-code}}
@@ -216,6 +217,7 @@ agents:
   woken: {workspace: agents/bare, heartbeat: {interval: none}}
   only-woken: {heartbeat: {interval: none}}
   made: {heartbeat: {on_missing: create}}
+  text: {heartbeat: {interval: 1h, checklist: Report each mail.}}
   off: {heartbeat: {enabled: false}}
 cron:
   a: {every: 1h, command: ./backup.sh --all}
@@ -261,6 +263,10 @@ def test_each_missing_file_or_program_in_the_config_is_a_warning(
         [
             "agents.bare.heartbeat.checklist",
             "agents/bare/HEARTBEAT.md does not exist, so its planned runs are skipped",
+        ],
+        [
+            "agents.text.heartbeat.checklist",
+            f"agents/text/Report each mail. does not exist, so its planned runs are skipped; {TEXT_ADVICE}",
         ],
         ["cron.a.command", "there is no program backup.sh"],
         ["cron.b.command", "there is no program 'no-such-program'; PATH is /usr/bin:/bin"],

@@ -54,6 +54,8 @@ FAULTS = [
     ('retries: 2', 'deliver: hok', "config.yaml:16:16: agents.ops.heartbeat.deliver: 'hok' is not a declared channel; did you mean hook?"),
     ('retries: 2', 'deliver: [log, hook, log]', "config.yaml:16:28: agents.ops.heartbeat.deliver[2]: 'log' is listed twice; remove one of them"),
     ('retries: 2', 'checklist: ../x', "config.yaml:16:18: agents.ops.heartbeat.checklist: '../x' is outside the workspace; write the name of a file inside it"),
+    ('retries: 2', 'checklist: "- Look."', "config.yaml:16:18: agents.ops.heartbeat.checklist: '- Look.' has no line break, so it would be the name of a file; write \"- Look.\\n\", in double quotes"),
+    ('retries: 2', "checklist: '# Mail\\n'", "config.yaml:16:18: agents.ops.heartbeat.checklist: '# Mail\\\\n' has no line break, so it would be the name of a file; write \"- Look.\\n\", in double quotes"),
     ('retries: 2', 'checklist: /etc/passwd', "config.yaml:16:18: agents.ops.heartbeat.checklist: '/etc/passwd' is outside the workspace; write the name of a file inside it"),
     ('retries: 2', 'dedup: 24h', 'config.yaml:16:14: agents.ops.heartbeat.dedup: this must be a map of keys with values; write {window: 24h}'),
     ('retries: 2', 'prompt: 5', 'config.yaml:16:15: agents.ops.heartbeat.prompt: this is not read as text; put it in quotes'),

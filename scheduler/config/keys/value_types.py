@@ -438,7 +438,13 @@ def parse_workspace_file(value: object) -> str:
 
 def parse_checklist(value: object) -> str:
     """A file in the workspace, or, with a line break, the checklist itself."""
-    return parse_text(value) if isinstance(value, str) and "\n" in value else parse_workspace_file(value)
+    if not isinstance(value, str) or "\n" not in value:
+        name = parse_workspace_file(value)
+        if name.startswith(("- ", "* ", "# ")):  # of Markdown, so this is hardly a name
+            problem = f"{quote_value(name)} has no line break, so it would be the name of a file"
+            raise ValueError(f'{problem}; write "- Look.\\n", in double quotes')
+        return name
+    return parse_text(value)
 
 
 @lru_cache(maxsize=1024)  # many agents share their schedule

@@ -68,11 +68,16 @@ def _check_agent(beat: Heartbeat, context: tuple[str, ...]) -> Iterator[KeyProbl
     has_list = "\n" not in beat.checklist
     # A wake starts a run without a checklist too, and an agent without planned runs has no others.
     needs_list = has_list and beat.on_missing == "skip" and (beat.interval or beat.schedule) is not None
-    if not beat.workspace.is_dir():
+    folder = beat.workspace
+    is_missing = needs_list and not os.path.lexists(folder / beat.checklist)
+    if is_missing and " " in beat.checklist:  # rather a text than a name; then a missing folder does not matter
+        advice = 'to write the checklist here, end it with a line break: "- Look.\\n"'
+        missing = _explain_refusal(folder, beat.checklist, FileProblem.MISSING)
+        yield ("heartbeat", "checklist"), f"{missing}, so its planned runs are skipped; {advice}"
+    elif not folder.is_dir():
         if needs_list or context:
-            yield ("workspace",), _missing_folder(beat.workspace)
+            yield ("workspace",), _missing_folder(folder)
     else:
-        folder = beat.workspace
         refusal = read_file(folder, beat.checklist) if has_list else ""
         if isinstance(refusal, FileProblem) and (refusal is not FileProblem.MISSING or needs_list):
             which = "planned runs" if refusal is FileProblem.MISSING else "runs"
