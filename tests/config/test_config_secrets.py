@@ -208,6 +208,14 @@ def test_an_invalid_env_file_is_rejected_without_showing_its_text(tmp_path: Path
     assert CANARY not in line
 
 
+def test_only_the_env_file_is_reported_if_it_cannot_be_read_and_not_each_variable_in_it(tmp_path: Path) -> None:
+    (tmp_path / ".env").write_text(f"CANARY={CANARY}\n")
+    (tmp_path / ".env").chmod(0o644)
+    (tmp_path / "key.txt").write_text("from a file\n")
+    (line,) = complaints(tmp_path, f"env_file: .env\n{WITH_SECRETS}")
+    assert line.startswith("config.yaml:1:11: env_file: ")
+
+
 def test_a_token_in_the_file_itself_is_a_warning(tmp_path: Path) -> None:
     (warning,) = read(tmp_path, RIGHT.replace("${TOKEN}", CANARY)).warnings
     assert warning.path == "server.tokens.bot.value"

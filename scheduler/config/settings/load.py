@@ -101,8 +101,8 @@ def _build_settings(
     """The settings, and what was used to build them. Without `environ`, secrets are not resolved."""
     config = check_values(source.merged, diagnostics)
     folder = config_folder(path)
-    variables = _with_env_file(source, config, folder, environ, diagnostics, is_required=not for_worker)
-    context = ConfigContext(folder, config, source, SecretResolver(folder, variables, for_worker=for_worker), diagnostics)
+    secrets = _make_resolver(source, config, folder, environ, diagnostics, for_worker=for_worker)
+    context = ConfigContext(folder, config, source, secrets, diagnostics)
     providers = Providers(config.providers, context.section("providers"))
     prices = Prices(config.prices)
     runners = Runners(providers, prices)
@@ -225,24 +225,26 @@ def _build_jobs(
     return found, called
 
 
-def _with_env_file(
+def _make_resolver(
     source: ConfigData,
     config: models.Config,
     folder: Path,
     environ: Mapping[str, str] | None,
     diagnostics: Diagnostics,
     *,
-    is_required: bool,
-) -> Mapping[str, str] | None:
-    """The environment merged over the env_file; None if secrets are not resolved."""
+    for_worker: bool,
+) -> SecretResolver:
+    """Resolves references from the environment merged over the env_file. Without `environ`, secrets are not resolved."""
     if environ is None or config.env_file is None:
-        return environ
+        return SecretResolver(folder, environ, for_worker=for_worker)
     try:
-        return {**read_env_file(resolve_path(folder, config.env_file)), **environ}
+        variables = {**read_env_file(resolve_path(folder, config.env_file)), **environ}
     except ValueError as error:
-        report = diagnostics.add_error if is_required else diagnostics.add_warning
+        report = diagnostics.add_warning if for_worker else diagnostics.add_error
         report(source.root.marks["env_file"][1], "env_file", str(error))
-    return environ
+        # Its variables are unknown, and not unset: without a value, they are no further errors.
+        return SecretResolver(folder, environ, for_worker=True)
+    return SecretResolver(folder, variables, for_worker=for_worker)
 
 
 def _warn_unlimited(kind: Kind, names: Sequence[str], context: ConfigContext, *, by_name: bool) -> None:
