@@ -68,6 +68,7 @@ def read_verdict(status: Status, at: Callable[[datetime], str], daemon: str = ""
     wrong = ", ".join(filter(None, parts))
     started = (each.last_run.started_at for each in status.entries if each.last_run)
     last_run = max(filter(None, (*started, *(each.last_success_at for each in status.entries))), default=None)
+    never = "last run skipped" if any(each.last_run for each in status.entries) else "nothing has run yet"
     is_bad = bool(daemon or failing or channels or given_up or any(each.severity == "critical" for each in others))
     return Verdict(
         level="bad" if is_bad else "warn" if wrong else "ok",
@@ -77,7 +78,7 @@ def read_verdict(status: Status, at: Callable[[datetime], str], daemon: str = ""
         problems=len(others),
         given_up=given_up,
         last_run_at=last_run,
-        says=f"{wrong or 'nothing is wrong'}; {f'last run {at(last_run)}' if last_run else 'nothing has run yet'}",
+        says=f"{wrong or 'nothing is wrong'}; {f'last run {at(last_run)}' if last_run else never}",
     )
 
 

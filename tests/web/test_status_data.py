@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from world import Delayed, MakeWorld, World, open_store, utc
 
-from heartbeatd.answers import ChannelBacklog, EntryStatus, Problem, ProblemCounts, Status
+from heartbeatd.answers import ChannelBacklog, EntryStatus, LastRun, Problem, ProblemCounts, Status
 from scheduler.insight import status_data
 from scheduler.insight.health import read_verdict
 from scheduler.model.message import DeliveryResult
@@ -262,6 +262,14 @@ def test_the_verdict_counts_each_of_several_things_once() -> None:
     expected = "bad: 1 failing, 2 channels dead, 2 problems, 5 messages given up; last run 09:00"
     assert judged(*of_channels, *of_entries, entries=entries, dead=(2, 0, 3)) == expected
     assert judged(dead=(0, 1)) == "bad: 1 message given up; nothing has run yet"
+
+
+def test_the_verdict_says_so_if_the_last_run_was_skipped() -> None:
+    skipped = LastRun.model_construct(
+        planned_at=utc("2026-03-02 08:00"), result="skipped", why="precheck", state="closed", delivery="none", started_at=None
+    )
+    entry = one_entry("heartbeat", "ops", 0, "2026-03-02 08:00").model_copy(update={"last_run": skipped, "last_success_at": None})
+    assert judged(entries=(entry,)) == "ok: nothing is wrong; last run skipped"
 
 
 def test_an_acknowledged_problem_leaves_the_verdict_and_a_critical_one_is_bad() -> None:
