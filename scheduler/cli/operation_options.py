@@ -114,7 +114,7 @@ def _flag(help_text: str, *names: str) -> click.Option:
     return click.Option(names, is_flag=True, help=help_text)
 
 
-WAIT = _flag("Wait for the run to end. The exit code is 1 if it failed or was skipped.", "--wait")
+WAIT = _flag("Wait for the run to end. The exit code is 1 if it failed or was skipped, or if the daemon is down.", "--wait")
 ENTRY = Shape("verb_work:send_for_entry", (_name(),))
 ENTRY_OR_ALL = Shape(
     "verb_work:send_for_entry", (_name(required=False),), (_flag("All agents and jobs.", "--all", "everything"),)

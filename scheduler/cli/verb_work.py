@@ -93,7 +93,8 @@ def _wait_for_run(path: Path, wake_id: int, before: int) -> int:
         up = daemon_files.find_running_daemon(files)
         run, over = _find_run(files, wake_id, before)
         wait = None if over else _find_wait(files, wake_id)
-        if run is not None:
+        # Without a daemon, the command itself may have recorded why its run is skipped. The wake still waits for a daemon.
+        if run is not None and (up or run.started_at):
             return _print_run(run, wait)
         if over:
             raise click.ClickException(f"wake {wake_id} ended without a run; `heartbeatd status` shows the state of its agent")

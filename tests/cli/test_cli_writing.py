@@ -141,6 +141,20 @@ def test_waiting_for_a_wake_ends_at_once_if_the_daemon_is_down(config: Path, cap
     assert capsys.readouterr().err == "heartbeatd: the daemon is not running; wake 1 is kept for its next start\n"
 
 
+def test_waiting_for_a_wake_outside_the_active_hours_ends_in_the_same_way_if_the_daemon_is_down(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A command without a daemon starts no run. The first wake is recorded as a skipped run."""
+    tomorrow = f"{datetime.now(UTC) + timedelta(days=1):%a}".lower()
+    config.write_text(
+        config.read_text("utf-8").replace("30m", f"30m, active_hours: {{start: '00:00', end: '24:00', days: {tomorrow}}}", 1)
+    )
+    for _ in range(2):
+        assert call(config, "wake", "ops", "--wait") == 1
+        printed = capsys.readouterr()
+        assert (printed.out, printed.err) == ("", "heartbeatd: the daemon is not running; wake 1 is kept for its next start\n")
+
+
 def test_a_job_can_be_requested_while_the_daemon_is_down(config: Path, place: DaemonFiles) -> None:
     assert call(config, "cron", "run", "tick") == 0
     assert read(place, "select kind, name, source, sender from wake") == [
