@@ -325,9 +325,11 @@ class _Tracker:
 
         It does not if the answer is incomplete, or if a wake came with the problem and this run had no wake of the same sender:
         then the agent did not see what it had reported. Nor does it if the problem is about a job that still fails, or about an
-        event that a mute has kept from its recipients: a mail stays true, so it is sent after the mute.
+        event that a mute or too many new problems have kept from its recipients: a mail stays true, so it is sent afterwards.
         """
-        if self.was_muted and _is_news(each) and not any(map(each.is_known_to, each.notices)):
+        flood = self.now_known.get(FLOOD.key)
+        is_kept = self.was_muted or (flood is not None and flood.is_open)
+        if is_kept and _is_news(each) and not any(map(each.is_known_to, each.notices)):
             return False
         if each.key == OVERFLOW.key:
             return self.result.is_complete_answer  # it is about the answers themselves

@@ -779,3 +779,15 @@ def test_a_flood_of_equal_events_is_one_message_that_says_so(make_world: MakeWor
         world.run(minutes=5)
     assert len(world.delivered) == 11
     assert "heartbeatd:new-problems" in world.delivered[-1][2]
+
+
+def test_each_event_of_a_flood_is_sent_after_it_although_the_agent_mentions_each_only_once(make_world: MakeWorld) -> None:
+    world = make_world(agent(precheck=FILES, answer="structured", interval="5m"), scripts={"ops": report_each()})
+    world.run(minutes=1)
+    for number in range(14):
+        put(world, f"file{number:02}")
+        world.run(minutes=5)
+    assert "heartbeatd:new-problems" in world.delivered[-1][2]
+    world.run(minutes=70)
+    assert [f"file{number:02}" in world.delivered[-1][2] for number in range(14)] == [False] * 10 + [True] * 4
+    assert len(world.delivered) == 12
