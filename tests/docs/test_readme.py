@@ -76,7 +76,7 @@ def test_the_commands_print_what_the_page_shows(tmp_path: Path) -> None:
 
 
 def test_the_page_is_short() -> None:
-    assert len(CONFIG.splitlines()) == 12
+    assert len(CONFIG.splitlines()) == 11
     assert len(PAGE.split()) <= 640
 
 
