@@ -29,9 +29,7 @@ def attempt(claim: Claim, resources: Resources, elapsed: Elapsed) -> PendingResu
     entry = claim.entry
     if isinstance(entry, HeartbeatEntry):
         return agent_attempts.attempt(entry.spec, _given(claim, entry.spec), resources, elapsed)
-    if entry.agent is not None:
-        return _run_prompt(entry, entry.agent, claim, resources, elapsed)
-    return _run_command(entry.spec, claim, resources, elapsed)
+    return _run_job(entry, claim, resources, elapsed)
 
 
 def preconditions(claim: Claim) -> Sequence[tuple[Skip, bool | None]]:
@@ -105,6 +103,15 @@ def _given(claim: Claim, agent: Agent) -> Given:
         has_budget=reserved is not None and bool(reserved.amount.nanos or reserved.amount.tokens),
         cache=claim.facts.cache,
     )
+
+
+async def _run_job(entry: JobEntry, claim: Claim, resources: Resources, elapsed: Elapsed) -> AttemptResult:
+    """One attempt of a job. It may have been paused while its start after another job waited for the end of its own last run."""
+    if Skip.PAUSED in claim.facts.blocked:
+        return AttemptResult(Outcome.SKIPPED, Skip.PAUSED, error=claim.facts.blocked[Skip.PAUSED])
+    if entry.agent is not None:
+        return await _run_prompt(entry, entry.agent, claim, resources, elapsed)
+    return await _run_command(entry.spec, claim, resources, elapsed)
 
 
 async def _run_prompt(entry: JobEntry, agent: Agent, claim: Claim, resources: Resources, elapsed: Elapsed) -> AttemptResult:

@@ -314,6 +314,33 @@ def test_a_paused_or_excluded_second_job_records_what_it_left_out(make_world: Ma
     assert world.records("verify")[0]["error"].startswith("paused by command; cron/backup ended ok (run ")
 
 
+@pytest.mark.parametrize(
+    ("keys", "by", "result"),
+    [("problems: {pause_after: 1}", "after 1 failure", "failed exit"), ("retries: 0", "by command", "failed exit"),
+     ("agent: ops, prompt: Verify it.", "by command", "ok")],
+)  # fmt: skip
+def test_a_second_job_that_is_paused_during_its_run_is_not_started_by_the_end_of_the_first_one_in_this_time(
+    make_world: MakeWorld, keys: str, by: str, result: str
+) -> None:
+    text = (
+        pair(second=f"timeout: 6h, {keys}")
+        + "agents: {ops: {runner: {kind: command, argv: [agent]}, heartbeat: {interval: none}}}\n"
+    )
+    world = make_world(text.replace("command: ./verify.sh, ", "") if "prompt" in keys else text)
+    world.scripts |= dict.fromkeys(
+        ("verify", "ops"), lambda call: Delayed("done" if result == "ok" else 1, timedelta(minutes=90))
+    )
+    world.run(hours=2, minutes=5)
+    if by == "by command":
+        world.pause(("cron", "verify"))
+    world.run(hours=5)
+    assert world.history("verify")[:3] == [
+        f"03-02 09:00 cron {result}", "03-02 10:30 cron skipped paused", "03-02 11:00 cron skipped paused"
+    ]  # fmt: skip
+    assert world.records("verify")[1]["error"] == f"paused {by}"
+    assert len([call for call in world.calls if call.name in ("verify", "ops")]) == 1
+
+
 def test_a_lost_run_of_the_first_job_counts_as_a_failure(make_world: MakeWorld) -> None:
     text = pair("timeout: 50m") + "  alarm: {after: {job: backup, on: failure}, command: ./alarm.sh}\n"
     world = make_world(text, scripts={"backup": lambda call: Delayed("", timedelta(minutes=30))})

@@ -951,7 +951,7 @@ class Player:
 
     def _effects_of_chat(self, person: str, crash: int | None, mark: str = "") -> set[Effect]:
         """Let the daemon ask for what a person has sent, perhaps end it at a statement, and return what has changed."""
-        before, refused = self._state_of_chat(), self._refused_as_disabled(person)
+        before, refused = self._state_of_chat(), self._refused_as_disabled()
         self.before_chat = before
         self.world.crash_at = crash
         if crash is not None:
@@ -963,7 +963,7 @@ class Player:
         self.world.crash_at = None
         self.chat.poll(self.world.engine.plan.settings.channels, self.world.settle)
         self._saw_time()
-        self.reference.refused += self._refused_as_disabled(person) - refused
+        self.reference.refused += self._refused_as_disabled() - refused
         done = self._state_of_chat() - before
         self.before_chat = None
         for kind, name, number, _ in [each[1:] for each in done if each[0] == "wake"]:
@@ -973,13 +973,15 @@ class Player:
         self._note("did", *sorted(map(str, done)), *self.chat.answers[-1:])
         return done
 
-    def _refused_as_disabled(self, person: str) -> Counter[str]:
-        """How many wakes of each agent by a person were not accepted because it is disabled."""
-        query = (
-            "select agent, cast(sum(count) as integer) from rejected_wake where why = 'disabled' and sender = ? group by agent"
-        )
-        found = self.world.store.connection.execute(query, (f"{person} on phone",)).fetchall()
-        return Counter(dict(map(tuple, found)))
+    def _refused_as_disabled(self) -> Counter[str]:
+        """How many wakes of each agent were not accepted because it is disabled. Those that were, and end for that, do not count."""
+        sums = "cast(sum(count) as integer)"
+        query = f"select agent, {sums} from rejected_wake where why = 'disabled' and {BY_PEOPLE} group by agent"
+        waiting = f"select name, {sums} from wake where state in ('waiting', 'taken') and {BY_PEOPLE} group by name"
+        counted: Counter[str] = Counter()
+        for each in (query, waiting):
+            counted += Counter(dict(map(tuple, self.world.store.connection.execute(each).fetchall())))
+        return Counter({name: number for name, number in counted.items() if not self.reference.is_active(("heartbeat", name))})
 
     def _state_of_chat(self) -> set[Effect]:
         """What people in the chat have changed."""
@@ -1094,7 +1096,7 @@ class Player:
             results.setdefault(run, []).extend([] if reason is None else [reason])
         self.reference.check_results(results)
         ends = [(row[0], row[1], bool(row[2])) for row in db.execute(ENDS).fetchall()]
-        starts = [(row[0], row[1], True) for row in db.execute(TAKEN).fetchall()]
+        starts = [(row[0], row[1], bool(row[2])) for row in db.execute(TAKEN).fetchall()]
         for job, detail in db.execute(UNSTARTED).fetchall():
             starts += [(job, int(number), False) for number in BEFORE.findall(detail or "")]
         self.reference.check_chains(ends, starts)
@@ -1110,13 +1112,15 @@ class Player:
         self.reference.check_slots({(row[0], row[1]): row[2] for row in rows}, is_quiet=is_quiet)
 
 
+BY_PEOPLE = "source in ('api', 'manual', 'reminder')"  # and by programs; and not by jobs
+
 # How many wakes of people and programs each agent got in answered runs, and how many are on record as rejected.
 WAKE_COUNTS = (
-    """
+    f"""
     select wake.name, cast(sum(wake.count) as integer) from wake join run on run.id = wake.run_id
-    where wake.source in ('api', 'manual', 'reminder') and wake.state = 'ended' and run.outcome in ('ok', 'alert', 'async') group by wake.name
+    where wake.{BY_PEOPLE} and wake.state = 'ended' and run.outcome in ('ok', 'alert', 'async') group by wake.name
     """,
-    "select agent, cast(sum(count) as integer) from rejected_wake where source in ('api', 'manual', 'reminder') group by agent",
+    f"select agent, cast(sum(count) as integer) from rejected_wake where {BY_PEOPLE} group by agent",
 )
 
 # What people in a chat can change.
@@ -1165,7 +1169,7 @@ ENDS = (
     " and reason is distinct from 'cancelled'"
 )
 TAKEN = (
-    "select wake.name, wake.after_run from wake join run on run.id = wake.run_id"
+    "select wake.name, wake.after_run, run.outcome is distinct from 'skipped' from wake join run on run.id = wake.run_id"
     " where wake.kind = 'cron' and wake.after_run is not null"
 )
 UNSTARTED = "select name, error from run where kind = 'cron' and trigger = 'cron' and outcome = 'skipped'"
