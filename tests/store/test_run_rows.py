@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from heartbeat_specs import AGENT
@@ -16,9 +17,10 @@ from heartbeat.runners import Tokens, ToolCall
 from heartbeat.runners.agent_json import MAX_TOOL_CALLS
 from scheduler.model.budget import Amount
 from scheduler.model.entry import Claim, HeartbeatEntry, OpenRun
+from scheduler.model.local_days import LocalDay
 from scheduler.model.outcome import AttemptResult, Kind, Outcome, Reason, Skip, Trigger
 from scheduler.model.prompt_cache import LOOKS_KEPT, MISSES
-from scheduler.model.timestamps import from_millis, to_millis
+from scheduler.model.timestamps import MILLISECOND, from_millis, to_millis
 from scheduler.model.wake import Wake
 from scheduler.store import cost_history, entries, lane_holds, overviews, questions, recorded_runs, run_history, runs, wakes
 from scheduler.store.rows import insert_new
@@ -467,6 +469,12 @@ def test_the_log_of_an_entry_has_no_events_of_the_other_kind_with_its_name(tx: T
     add(tx, 0), add(tx, 1, kind="cron", trigger="every"), add(tx, 2, name="night")
     assert [(each.id, each.kind) for each in overviews.list_activity(tx.db, JOB, at(0), 9)] == [(2, "cron")]
     assert len(overviews.list_activity(tx.db, None, at(0), 9)) == 3
+    problem = "insert into problem (kind, name, part, key, severity, text, reason, fault, count, since, last_seen_at, openings, opened_at, over_at)"
+    for key, opened in (("opened", 1), ("only seen", None)):
+        values = (key, opened, to_millis(at(5)))
+        tx.db.execute(f"{problem} values ('cron', 'ops', '', ?, 'info', '', '', '', 1, 1, 1, '[]', ?, ?)", values)
+    events = overviews.list_activity(tx.db, JOB, at(0), 9)
+    assert [(each.event, each.result, each.detail) for each in events[1:]] == [("problem", "over", "opened")]
 
 
 def test_costs_of_a_time_end_before_its_end_and_name_the_sender_who_started_the_run(tx: Transaction) -> None:
@@ -482,6 +490,64 @@ def test_costs_of_a_time_end_before_its_end_and_name_the_sender_who_started_the_
     assert [(each.begins, each.runs, each.alerts, each.failed) for each in quarters] == [(at(15), 2, 1, 0)]
     assert [(each.sender, each.runs) for each in cost_history.cost_by_cause(tx.db, at(15), at(16))] == [("starter", 1)]
     assert [each.failed for each in cost_history.count_by_quarter(tx.db, at(30), at(31))] == [0]
+
+
+def test_a_time_begins_with_its_first_instant_and_ends_before_its_last(tx: Transaction) -> None:
+    for finished in (timedelta(minutes=15) - MILLISECOND, timedelta(minutes=15), timedelta(minutes=30)):
+        add(tx, finished / timedelta(minutes=1) - 9, finished=finished / timedelta(minutes=1), cost_usd=1.0)
+    quarters = cost_history.count_by_quarter(tx.db, at(0), at(30))
+    assert [(each.begins, each.runs) for each in quarters] == [(at(0), 1), (at(15), 1)]
+    spent = cost_history.spend_of_day(tx.db, LocalDay(EIGHT.date(), at(15), at(30)), ZoneInfo("UTC"))
+    assert (spent.runs, spent.cost_usd) == (1, 1.0)
+    tx.now = at(5)
+    for name in ("older", "new"):
+        add_entry_row(tx, Kind.HEARTBEAT, name)
+        add(tx, 10, name=name)
+        tx.now = at(10)
+    found = [cost_history.entries_with_deleted_records(tx.db, at(minute)) for minute in (5, 10, 11)]
+    assert found == [[], [(Kind.HEARTBEAT, "older")], []]
+
+
+def test_the_use_of_a_cache_is_that_of_the_last_prompt_and_of_all_since_a_time(tx: Transaction) -> None:
+    for minute, ttl, saved in ((0, "1h", 4.0), (1, "1h", 2.0), (2, "5m", 1.0)):
+        add(tx, minute, static_digest="x", cache_ttl=ttl, cache_saved_usd=saved)
+    add(tx, 3, cache_ttl=None), add(tx, 4, name="night", static_digest="x", cache_ttl="1h")
+    assert cost_history.cache_use(tx.db, OPS, at(1)) == cost_history.CacheUse("5m", 3.0, 2)
+
+
+def test_wakes_are_played_again_when_they_came_and_reminders_when_their_time_had_come(tx: Transaction) -> None:
+    wake = (
+        "insert into wake (kind, name, source, sender, token, text, created_at, updated_at, due_at, state)"
+        " values ('heartbeat', 'ops', ?, ?, '', '', ?, ?, ?, ?)"
+    )
+    for source, sender, created, due, state in (
+        ("api", "a", 5, 9, "ended"), ("reminder", "b", 1, 7, "ended"), ("reminder", "c", 2, 8, "planned"), ("cron", "d", 3, 3, "ended"),
+        ("manual", "e", -1, None, "ended"),
+    ):  # fmt: skip
+        tx.db.execute(
+            wake, (source, sender, *(to_millis(at(each)) for each in (created, created)), due and to_millis(at(due)), state)
+        )
+    assert [(each.sender, each.at) for each in recorded_runs.read_wakes(tx.db, EIGHT)] == [("a", at(5)), ("b", at(7))]
+    add(tx, 0, finished=3, model_usage=json.dumps({"a": {"calls": 2}, "b": {"calls": 1}}))
+    (
+        add(tx, 10, "skipped", reason="busy", finished=13, started_at=None),
+        add(tx, 20, finished=19),
+        add(tx, 30, finished=-1, name="old"),
+    )
+    found = [(each.took / timedelta(minutes=1), each.calls) for each in recorded_runs.read_runs(tx.db, EIGHT)]
+    assert found == [(3, 3), (0, 0), (0, 1)]
+
+
+def test_a_model_that_costs_nothing_has_a_price_and_one_whose_cost_is_not_known_has_none(tx: Transaction) -> None:
+    used = {"calls": 2, "input": 3, "output": 4, "cache_read": 5, "cache_write": 6}
+    models = {"free": used | {"usd": 0.0}, "unknown": used | {"usd": None}}
+    add(tx, 0, tokens="{}", model_usage=json.dumps(models)), add(tx, 1, tokens="{}", model_usage=json.dumps(models))
+    add(tx, 2, tokens=json.dumps(used), model_requested="old", model_used="other", cost_usd=0.5), add(tx, 9, tokens="{}")
+    found = {each.model: each for each in cost_history.usage_by_model(tx.db, at(0), at(4))}
+    assert {model: (each.runs, each.calls, each.unpriced, each.cost_usd) for model, each in found.items()} == {
+        "free": (2, 4, 0, 0.0), "unknown": (2, 4, 2, None), "old": (1, 1, 0, 0.5),
+    }  # fmt: skip
+    assert (found["old"].tokens_in, found["free"].tokens_in, found["free"].cache_write) == (14, 28, 12)
 
 
 def test_the_messages_about_a_run_are_counted_by_channel_without_their_further_parts(tx: Transaction) -> None:
@@ -509,5 +575,8 @@ def test_each_holder_of_a_lock_counts_once_and_the_last_one_is_named(tx: Transac
         assert lane_holds.save_hold(tx, name, holder, at(minutes))
     found = lane_holds.describe_holder(tx.db, "ops", None, EIGHT)
     assert found == "b holds it over HTTP until 2026-03-02 08:09:00 UTC, and 2 others for a shorter time"
+    for number in range(lane_holds.MAX_HOLDS_PER_AGENT):
+        assert lane_holds.save_hold(tx, "day", str(number), at(5))
+    assert [lane_holds.save_hold(tx, "day", holder, at(9)) for holder in ("7", "another")] == [True, False]
     lane_holds.delete_hold(tx, "ops", "b")
     assert [each.id for each in lane_holds.holds_by_agent(tx.db, at(5))["ops"]] == ["c"]
