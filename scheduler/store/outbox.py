@@ -124,11 +124,15 @@ def record_run_text(tx: Transaction, claim: Claim, text: str, queued: Mapping[Ta
 
 
 def _unsent_parts(tx: Transaction, outbox_id: int | None) -> list[OutboxMessage]:
-    """The parts of a message that could still be sent again. The message is known by the id of any part."""
+    """The parts of a message that could still be sent again. The message is known by the id of any part.
+
+    None of one that was sent instead of several: it has other texts, too.
+    """
     query = (
         "select message.* from outbox as last join outbox as message on message.run_id = last.run_id"
         " and message.channel = last.channel and message.notice is not distinct from last.notice"
-        " where last.id = ? and message.state in ('pending', 'uncertain', 'held', 'dead') order by message.id"
+        " where last.id = ? and message.state in ('pending', 'uncertain', 'held', 'dead')"
+        " and not exists (select 1 from outbox as text where text.merged_into = last.id) order by message.id"
     )
     return [_message_from_row(row) for row in tx.db.execute(query, (outbox_id,))] if outbox_id else []
 

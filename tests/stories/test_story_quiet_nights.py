@@ -13,6 +13,7 @@ from world import QUIET, Delayed, MakeWorld, World, utc
 from heartbeat.findings import Severity
 from heartbeatd.verbs import Ack, CloseProblem, Drop, Mute, NoteActivity, Retry, Unmute
 from scheduler.engine import notices
+from scheduler.engine.delivery import Delivery
 from scheduler.engine.effects import VerbRequest
 from scheduler.engine.problems import after_finding
 from scheduler.engine.tick_items import Refused, Tick
@@ -256,13 +257,36 @@ def test_a_held_message_follows_a_change_of_the_hours(make_world: MakeWorld, del
 
 
 def test_the_hours_of_last_hold_messages_to_the_last_conversation(make_world: MakeWorld) -> None:
+    """The agent has two in the night. Each gets the messages that were for it."""
     chat = 'channels:\n  chat: {kind: webhook, url: "http://127.0.0.1:9/{target}", allow_private: true}\n'
     agents = config('{to: last, hours: "07:00-22:00"}').partition("cron:")[0]
     world = make_world(agents.replace("channels:\n", chat), start="2026-03-02 22:30")
-    world.request(VerbRequest(NoteActivity(channel="chat", target="4711"), (Kind.HEARTBEAT, "ops")))
-    at_night(world, h23="one")
+    arrived: list[tuple[str, list[str]]] = []
+
+    def send(delivery: Delivery) -> DeliveryResult:
+        arrived.append((delivery.message.recipient, [line for line in delivery.message.text.splitlines() if line]))
+        return DeliveryResult("delivered")
+
+    world.send = send
+    at_night(world, h23="one", h00="two", h01="three", h02="four")
+    for target, until in (("4711", "2026-03-03 01:00"), ("4712", "2026-03-03 07:30")):
+        world.request(VerbRequest(NoteActivity(channel="chat", target=target), (Kind.HEARTBEAT, "ops")))
+        world.run_until(until)
+    assert arrived == [
+        ("4711", ["2 messages since 23:30:", "23:30 ops: one", "00:30 ops: two"]),
+        ("4712", ["2 messages since 01:30:", "01:30 ops: three", "02:30 ops: four"]),
+    ]
+
+
+def test_the_answer_of_a_run_and_the_end_of_a_failure_that_it_shows_are_two_messages(make_world: MakeWorld) -> None:
+    world = make_world(config(), start="2026-03-02 21:00")
+    hours = {21: 1, 22: "Somebody has logged in."}
+    world.scripts["ops"] = lambda call: hours.get(call.at.hour, QUIET)
     world.run_until("2026-03-03 07:30")
-    assert sent(world) == ["03 07:00 one"]
+    assert sent(world)[-1].splitlines()[:5] == [
+        "03 07:00 2 messages since 22:00:", "", "22:00 ops: Somebody has logged in.", "",
+        "22:00 over     ops failed: after 1h   p1",
+    ]  # fmt: skip
 
 
 def test_two_recipients_may_share_their_hours(make_world: MakeWorld) -> None:
@@ -364,6 +388,17 @@ def test_a_message_of_a_night_that_is_refused_in_the_morning_is_given_up_for_all
     assert sent(world) == ["03 07:30 one"], "a person can send one of them alone"
 
 
+def test_a_text_that_comes_again_does_not_drop_the_texts_of_others_that_were_given_up_with_it(make_world: MakeWorld) -> None:
+    world = make_world(config(), start="2026-03-02 22:00")
+    world.send = lambda _: DeliveryResult("dead" if world.clock.now < utc("2026-03-03 07:30") else "delivered", "chat not found")
+    at_night(world, h23="one", h08="one")
+    world.scripts["web"] = lambda call: "two" if call.at.hour == 1 else QUIET
+    world.run_until("2026-03-03 08:30")
+    assert sent(world)[-1] == "03 08:00 one"
+    given_up = [each for each in list_messages(world.store.connection) if each.name == "web" and each.channel == "phone"]
+    assert [each.state for each in given_up] == ["dead"], "a person can still send it"
+
+
 def test_each_agent_of_a_common_message_is_shown_as_undelivered_while_it_is_retried(make_world: MakeWorld) -> None:
     world = make_world(config(), start="2026-03-02 22:00")
     world.send = lambda _: DeliveryResult("retry", "the network is down")
@@ -379,6 +414,7 @@ def test_each_agent_of_a_common_message_is_shown_as_undelivered_while_it_is_retr
     world.run_until("2026-03-03 07:20")
     late = "1 message accepted for phone, not delivered (3 tries, the network is down)"
     assert undelivered() == {"ops": late, "web": late, "backup": None}
+    assert read_status(world.store.connection, world.clock.now, world.engine.plan.settings.zone).held == []
     (common,) = movable_messages(world.store.connection)
     for verb in (Retry(), Drop()):  # else the text would come twice, or although it was dropped
         with pytest.raises(Refused, match=f"is sent together with others as message {common}"):
@@ -389,11 +425,11 @@ def test_each_agent_of_a_common_message_is_shown_as_undelivered_while_it_is_retr
 def test_the_messages_of_a_weekend_come_with_their_days(make_world: MakeWorld) -> None:
     deliver = '{to: phone, hours: {start: "07:00", end: "22:00", days: mon-fri}}'
     world = make_world(config(deliver), start="2026-03-06 21:30")  # a Friday
-    said = iter(["one", *[QUIET] * 29, "two"])
+    said = iter(["one", *[QUIET] * 50, "two"])
     world.scripts["ops"] = lambda call: next(said, QUIET) if call.at.hour >= 22 or call.at.day > 6 else QUIET
     world.run_until("2026-03-09 07:30")
     (message,) = sent(world)
-    assert message == "09 07:00 2 messages since 2026-03-06 22:30:\n\n2026-03-06 22:30 ops: one\n\n2026-03-08 04:30 ops: two"
+    assert message == "09 07:00 2 messages since 2026-03-06 22:30:\n\n2026-03-06 22:30 ops: one\n\n2026-03-09 01:30 ops: two"
 
 
 def test_each_agent_of_a_common_message_has_said_its_own_texts(make_world: MakeWorld) -> None:
@@ -479,12 +515,15 @@ def report_provider(world: World, severity: Severity) -> None:
 def test_all_parts_of_a_long_message_wait_and_come_together_with_the_others(make_world: MakeWorld) -> None:
     world = make_world(config(), start="2026-03-02 22:30")
     long = "\n".join(f"line {number} of the log" for number in range(300))
-    at_night(world, h23=long, h01="The night is calm.")
+    at_night(world, h23=long, h00=long.replace("log", "journal"), h01="The night is calm.")
+    world.run_until("2026-03-03 06:00")
+    held = read_status(world.store.connection, world.clock.now, world.engine.plan.settings.zone).held
+    assert [each.count for each in held] == [3]
     world.run_until("2026-03-03 07:01")
     texts = [text for _, _, text in world.delivered]
-    assert len(texts) == 2
-    assert texts[0].startswith("2 messages since 23:30:\n\n23:30 ops: line 0 of the log")
-    assert "line 299 of the log" in texts[1] and texts[1].endswith("01:30 ops: The night is calm.")
+    assert len(texts) == 4
+    assert texts[0].startswith("3 messages since 23:30:\n\n23:30 ops: line 0 of the log")
+    assert "line 299 of the journal" in texts[3] and texts[3].endswith("01:30 ops: The night is calm.")
 
 
 @pytest.mark.sqlite_file("it counts the rows of this connection")
