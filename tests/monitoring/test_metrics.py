@@ -84,6 +84,14 @@ def test_lateness_is_also_measured_for_slots_that_could_not_start(make_world: Ma
     assert page.series("dispatch_lateness")["dispatch_lateness_seconds_count{heartbeat}"] == started + missed
 
 
+def test_neither_a_stagger_nor_a_wake_counts_as_lateness(make_world: MakeWorld) -> None:
+    world = make_world(agent(interval="1h", stagger="10m"))
+    world.run(hours=1)
+    world.wake("ops", "look")
+    world.run(minutes=1)
+    assert [happened.late for happened in world.events_of(AttemptStarted)] == [0.0, None]
+
+
 def test_downtime_does_not_count_as_lateness(make_world: MakeWorld) -> None:
     world = make_world(agent(interval="10m"))
     world.run(minutes=2)

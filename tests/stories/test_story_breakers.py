@@ -25,6 +25,7 @@ from scheduler.insight.status_data import read_status
 from scheduler.model.events import BreakerMoved, MuteChanged, ProviderFailed
 from scheduler.model.message import DeliveryResult
 from scheduler.model.outcome import AttemptResult, Call, Failure, Kind, Outcome
+from scheduler.store import breakers
 
 KEY = "sk-ant-canary-0123456789"
 OK = text_answer("HEARTBEAT_OK")
@@ -87,14 +88,23 @@ def test_a_refused_model_is_probed_once_in_half_an_hour(make_world: MakeWorld) -
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("status", "reason"), [(401, "auth"), (402, "payment")])
-def test_a_refused_key_or_account_opens_the_breaker_of_the_whole_provider(
-    make_world: MakeWorld, status: int, reason: str
+@pytest.mark.parametrize(
+    ("act", "reason", "of_another_model"),
+    [
+        (error_answer(401, "authentication_error", "no"), "auth", "breaker_open"),
+        (error_answer(402, "billing_error", "no"), "payment", "breaker_open"),
+        (error_answer(429, "rate_limit_error", "no", retry_after="901"), "rate_limited", "breaker_open"),
+        (error_answer(429, "rate_limit_error", "no", retry_after="900"), "rate", "rate"),
+    ],
+)
+def test_a_refused_key_or_account_and_a_long_retry_after_open_the_breaker_of_the_whole_provider(
+    make_world: MakeWorld, act: Act, reason: str, of_another_model: str
 ) -> None:
-    with Models(lambda request: error_answer(status, "authentication_error", "no")) as server:
+    """A run waits for up to 15 minutes by itself."""
+    with Models(lambda request: act) as server:
         world = make_world(fleet(server.url, "a", "b", b="stagger: 5m", model_a="one", model_b="two"), environ={"KEY": KEY})
         world.run(minutes=29)
-    assert (count_outcomes(world, "a"), count_outcomes(world, "b")) == (Counter({reason: 1}), Counter(breaker_open=1))
+    assert (count_outcomes(world, "a"), count_outcomes(world, "b")) == (Counter({reason: 1}), Counter({of_another_model: 1}))
 
 
 def test_each_conversation_that_got_the_failure_of_a_provider_gets_its_end(make_world: MakeWorld) -> None:
@@ -334,22 +344,54 @@ def test_breakers_survive_a_restart_and_are_probed_immediately_after_it(make_wor
     assert len(server.requests) == 2
 
 
-def test_the_breaker_of_an_unused_model_is_deleted(make_world: MakeWorld) -> None:
+@pytest.mark.parametrize("change", ["another model", "disabled"])
+def test_the_breaker_of_an_unused_model_is_deleted(make_world: MakeWorld, change: str) -> None:
     with Models(by_model(forbidden=FORBIDDEN)) as server:
-        world = make_world(fleet(server.url, "a", model_a="forbidden"), environ={"KEY": KEY})
+        world = make_world(fleet(server.url, "a", "b", model_a="forbidden"), environ={"KEY": KEY})
         world.run(minutes=5)
-        world.reload(fleet(server.url, "a"))
-    assert world.store.connection.execute("select count(*) from breaker").fetchone()[0] == 0
+        is_off = change == "disabled"
+        world.reload(
+            fleet(server.url, "a", "b", a="enabled: false", model_a="forbidden") if is_off else fleet(server.url, "a", "b")
+        )
+    assert open_breakers(world) == []
 
 
-def test_the_refusal_of_a_model_shows_that_the_key_is_accepted(make_world: MakeWorld) -> None:
-    with Models(lambda request: NO_KEY) as server:
+@pytest.mark.parametrize(
+    ("first", "left"),
+    [(NO_KEY, []), (error_answer(402, "billing_error", "no"), ["provider anthropic"]), (IN_A_YEAR, ["provider anthropic"])],
+)
+def test_the_refusal_of_a_model_shows_that_the_key_is_accepted(make_world: MakeWorld, first: Act, left: list[str]) -> None:
+    """It shows neither that the account is paid nor that the rate limit is over."""
+    with Models(lambda request: first) as server:
         yaml = fleet(server.url, "a", "b", model_a="forbidden", a="stagger: 5m")
         world = make_world(yaml, environ={"KEY": KEY})
         world.run(minutes=10)
         server.answer = by_model(forbidden=FORBIDDEN)
+        world.run_until("2026-03-02 08:36")
+        assert open_breakers(world) == [*left, "provider anthropic, model forbidden"]
         world.run_until("2026-03-02 09:01")
-    assert world.history("b")[-1] == "03-02 09:00 interval ok heartbeat_ok"
+    assert world.history("b")[-1] == f"03-02 09:00 interval {'waiting breaker_open' if left else 'ok heartbeat_ok'}"
+
+
+def open_breakers(world: World) -> list[str]:
+    return [str(each.circuit) for each in breakers.list_open_breakers(world.store.connection)]
+
+
+def test_a_probe_that_takes_long_leaves_the_next_one_to_the_run_that_has_it(make_world: MakeWorld) -> None:
+    """Its call fails without a refusal after another run has begun to probe. A third run waits for that one."""
+    with Server([NO_KEY, BUSY, BUSY, OK]) as server:
+        beats = {"a": "timeout: 2h", "b": "interval: none, timeout: 2h", "c": "interval: none"}
+        world = make_world(fleet(server.url, *beats, **beats), environ={"KEY": KEY})
+        world.run(minutes=10)
+        world.durations |= {"a": timedelta(minutes=45), "b": timedelta(minutes=30)}
+        world.run_until("2026-03-02 09:01")
+        world.wake("b", "look")
+        world.run_until("2026-03-02 09:20")
+        world.wake("c", "look")
+        world.run(minutes=5)
+        assert ([row["state"] for row in world.records("b")], len(server.requests)) == (["running"], 3)
+        world.run(minutes=10)
+        assert [row["result"] for row in world.records("c")] == ["ok"]
 
 
 def test_a_failed_connection_opens_no_breaker(make_world: MakeWorld) -> None:
@@ -581,6 +623,11 @@ def test_status_names_provider_and_model_and_the_time_of_the_probe(
     printed = " ".join(capsys.readouterr().out.split())
     assert "circuit breaker open: provider anthropic, model forbidden has been blocked since" in printed
     assert "HTTP 403 Forbidden: this key may not use that model" in printed
+    with Models(by_model(forbidden=FORBIDDEN)) as server:  # the next trial call fails, too
+        world.reload(fleet(server.url, "a", "b", model_a="forbidden"))
+        world.run(minutes=30)
+    (later,) = read_status(world.store.connection, world.clock.now).as_data()["breakers"]
+    assert (later["opened_at"], later["next_probe_at"]) == ("2026-03-02T08:00:00Z", "2026-03-02T09:00:00Z")
 
 
 def test_explain_names_provider_and_model_and_the_next_call_in_the_zone_of_the_agent(make_world: MakeWorld) -> None:

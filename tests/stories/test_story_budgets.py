@@ -14,13 +14,16 @@ from servers import completions
 from servers.messages import error_answer, text_answer
 from servers.scripted import Act, Server, hang_up, reply
 from test_story_explain import explained_entry
-from world import AgentCall, Delayed, MakeWorld, World, count_steps, utc
+from world import QUIET, AgentCall, Delayed, MakeWorld, World, count_steps, utc
 
 from heartbeat.runners import ProcessResult
+from heartbeatd.verbs import HoldLock
 from scheduler.cli.main import main
+from scheduler.engine.effects import VerbRequest
 from scheduler.insight import explanation, health
 from scheduler.insight.status_data import read_entries, read_status
 from scheduler.model.budget import Budget
+from scheduler.model.outcome import Kind
 from scheduler.store import spend
 from scheduler.telemetry import gauges
 from scheduler.telemetry.catalog import Reading
@@ -171,7 +174,9 @@ def test_a_plausible_usage_is_charged_as_reported(make_world: MakeWorld) -> None
 
 @pytest.mark.parametrize(("prompt", "answer", "charged"), [(127, 30, 157), (0, 0, 3500)])
 def test_a_model_without_a_price_is_charged_by_its_tokens(make_world: MakeWorld, prompt: int, answer: int, charged: int) -> None:
-    usage = {"prompt_tokens": prompt, "completion_tokens": answer}
+    """Also by those that came from a cache."""
+    cached = {"cached_tokens": prompt // 2}
+    usage = {"prompt_tokens": prompt, "completion_tokens": answer, "prompt_tokens_details": cached}
     with Server([reply(completions.completion("HEARTBEAT_OK", usage=usage))]) as server:
         world = make_world(re.sub("prices: .*", "prices: {}", model_agent(server.url, "{tokens_per_day: 10k}")))
         world.run(minutes=1)
@@ -554,6 +559,41 @@ def test_a_retry_counts_as_no_further_run(make_world: MakeWorld) -> None:
         world = make_world(model_agent(server.url, "{runs_per_day: 1}", retries="1"))
         world.run(minutes=2)
     assert [(row["result"], row["tries"]) for row in world.records()] == [("ok", 2)]
+
+
+def test_a_run_that_waited_for_the_lock_of_its_agent_counts_once(make_world: MakeWorld) -> None:
+    world = make_world(program_agent("{usd_per_day: 1, usd_per_try: 0.03, runs_per_day: 1}"))
+    world.request(VerbRequest(HoldLock.of(id="gateway", for_=timedelta(minutes=3)), (Kind.HEARTBEAT, "ops")))
+    world.run(hours=1, minutes=1)
+    assert (outcomes(world), used_today(world, "runs_per_day")) == (["ok", "skipped budget"], 1)
+
+
+def test_the_reserved_part_of_a_budget_is_that_of_the_moment(make_world: MakeWorld) -> None:
+    """Four agents run at the same time. The third one has room, so more is reserved when the fourth one is skipped."""
+    tries = {"a": 0.07, "b": 0.05, "c": 0.03, "d": 0.05}
+    beat = 'interval: 1h, stagger: 0s, checklist: "- look\\n", deliver: log'
+    agents = "".join(
+        f"  {name}: {{runner: {{kind: command, argv: [agent]}}, heartbeat: {{{beat}, budget: {{usd_per_try: {usd}}}}}}}\n"
+        for name, usd in tries.items()
+    )
+    world = make_world(f"limits: {{budget: {{usd_per_day: 0.1}}}}\nagents:\n{agents}")
+    world.run(minutes=1)
+    found = {row["name"]: re.findall(r"([\d.]+) of it is reserved", row["error"] or "") for row in world.records()}
+    assert found == {"a": [], "b": ["0.07"], "c": [], "d": ["0.1"]}
+
+
+def test_what_a_run_cost_before_it_had_a_budget_is_no_part_of_what_is_reserved(make_world: MakeWorld) -> None:
+    """It is not taken off what is reserved for others either."""
+    costs = iter([0.05])
+    limited = program_agent("{usd_per_day: 0.1, usd_per_try: 0.04}")
+    world = make_world(
+        program_agent("unlimited"),
+        scripts={"ops": lambda call: cost_report(next(costs))(call) if len(world.calls) == 1 else QUIET},
+    )
+    world.run(minutes=1)
+    world.reload(limited)
+    world.run(hours=3)
+    assert "0.08 of 0.1 USD are used (0.08 of it is reserved for runs of unknown cost)" in world.records()[-1]["error"]
 
 
 def test_a_call_of_unknown_usage_is_charged_at_the_price_of_writing_to_a_cache(make_world: MakeWorld) -> None:

@@ -103,7 +103,9 @@ def test_without_a_target_the_text_is_recorded_and_logged_as_not_sent(world: Wor
     assert (delivery_states(world), [text for _, text in sent]) == (["no_target", "delivered"], ["Disk full"])
 
 
-def test_an_unknown_last_target_is_logged_even_if_another_channel_gets_the_message(world: World) -> None:
+@pytest.mark.parametrize("answer", ["Disk full", "[disk] full"])
+def test_an_unknown_last_target_is_logged_even_if_another_channel_gets_the_message(world: World, answer: str) -> None:
+    world.scripts = {"ops": lambda call: answer}
     world.reload(config("[last, log]"))
     world.run(minutes=1)
     assert [each["channel"] for each in world.records()[0]["delivery"]["targets"]] == ["log"]

@@ -13,6 +13,7 @@ from world import QUIET, Delayed, MakeWorld, World, utc
 
 from heartbeatd.verbs import Cancel
 from scheduler.engine.clock_adjustment import ClockReading
+from scheduler.engine.delivery import Delivery
 from scheduler.engine.effects import VerbRequest
 from scheduler.model.events import RunClosed, StaleResultDropped
 from scheduler.model.message import DeliveryResult
@@ -88,12 +89,16 @@ def test_a_retry_never_runs_after_the_next_slot(make_world: MakeWorld) -> None:
     assert world.history()[0] == "03-02 08:00 interval failed no_time_left"
 
 
+@pytest.mark.parametrize("change", ["disabled", "removed"])
 @pytest.mark.parametrize("minutes", [0.5, 1.01], ids=["during a try", "before the second try"])
-def test_a_job_that_is_disabled_while_it_fails_has_failed_for_its_own_reason(make_world: MakeWorld, minutes: float) -> None:
+def test_a_job_that_is_disabled_or_removed_while_it_fails_has_failed_for_its_own_reason(
+    make_world: MakeWorld, minutes: float, change: str
+) -> None:
     config = job(every="1h", retries="2")
     world = make_world(config, scripts={"measure": lambda _: 1}, durations={"measure": timedelta(minutes=1)})
     world.run(hours=1, minutes=minutes)
-    world.reload(config.replace("{command", "{enabled: false, command"))
+    other = config.replace("measure: {", "other: {enabled: false, ")
+    world.reload(config.replace("{command", "{enabled: false, command") if change == "disabled" else other)
     world.run(minutes=5)
     assert world.history("measure") == ["03-02 09:00 every failed exit"]
 
@@ -493,8 +498,16 @@ def test_a_message_is_kept_until_its_channel_accepts_it_without_another_agent_ca
 def test_an_undeliverable_message_is_dead_after_a_day_and_its_text_can_be_sent_again(make_world: MakeWorld) -> None:
     world = make_world(agent(interval="12h", deliver="hook") + HOOK)
     world.scripts["ops"] = lambda call: ALARM
-    world.send = lambda _: DeliveryResult("retry", "down")
+    tried: list[str] = []
+
+    def send(delivery: Delivery) -> DeliveryResult:
+        tried.extend([f"{world.clock.now:%d %H:%M}"] if delivery.message.run_id == 1 else [])
+        return DeliveryResult("retry", "down")
+
+    world.send = send
     world.run(hours=49)
+    assert tried[:6] == ["02 08:00", "02 08:01", "02 08:06", "02 08:36", "02 10:36", "02 12:36"]
+    assert tried[-1] == "03 06:36", "the next one would be after more than a day"
     states = [row["delivery"]["state"] for row in world.records()]
     assert states == [
         "dropped",
@@ -563,8 +576,10 @@ def test_an_alert_with_show_alerts_off_is_recorded_and_not_sent(make_world: Make
     assert world.delivered == []
 
 
-def test_the_quiet_counter_counts_successes_without_a_message(make_world: MakeWorld) -> None:
-    world = make_world(agent(show_alerts="false", show_ok="true"))
+@pytest.mark.parametrize(("show_alerts", "quiet"), [("false", 3), ("true", 2)])
+def test_the_quiet_counter_counts_successes_without_a_message(make_world: MakeWorld, show_alerts: str, quiet: int) -> None:
+    """A duplicate is none either."""
+    world = make_world(agent(show_alerts=show_alerts, show_ok="true"))
     world.scripts["ops"] = lambda call: ALARM
     world.run(hours=1)
-    assert world.store.connection.execute("select quiet from entry").fetchone()[0] == 3
+    assert world.store.connection.execute("select quiet from entry").fetchone()[0] == quiet

@@ -202,6 +202,12 @@ def test_long_output_is_cut_at_its_beginning(make_world: MakeWorld) -> None:
     assert "HEARTBEATD_PREVIOUS" not in world.calls[-1].env
 
 
+def test_output_that_is_just_as_long_as_allowed_is_given_as_it_is(make_world: MakeWorld) -> None:
+    world = make_world(pair(), scripts={"backup": lambda call: 16 * 1024 * "x"})
+    world.run(minutes=61)
+    assert world.calls[-1].env["HEARTBEATD_INPUT"] == 16 * 1024 * "x"
+
+
 def test_a_job_gets_its_own_last_successful_output(make_world: MakeWorld) -> None:
     outputs = iter(["one", 1, "three", "four"])
     world = make_world(

@@ -110,11 +110,14 @@ def test_a_day_and_a_month_that_are_used_up_together_end_with_the_month(make_wor
 
 
 def test_the_largest_shares_of_a_month_are_those_of_this_month(make_world: MakeWorld) -> None:
-    yaml = agents("{usd_per_try: 0.03}", shared="limits: {budget: {usd_per_month: 0.06}}")
-    world = make_world(yaml, start="2026-03-31 00:00", scripts=SCRIPTS)
+    """An agent whose runs cost nothing has no share."""
+    yaml = agents("{usd_per_try: 0.03}", "ops free", "limits: {budget: {usd_per_month: 0.06}}")
+    free: Any = lambda call: json.dumps({"result": "HEARTBEAT_OK", "total_cost_usd": 0})  # noqa: E731
+    world = make_world(yaml, start="2026-03-31 00:00", scripts=SCRIPTS | {"free": free})
     world.run(days=2, hours=1)
     assert runs_by_month(world) == {"03": 2, "04": 2}
-    assert world.records()[-1]["error"].endswith("; used by agent/ops 0.06")
+    assert "free" in {call.name for call in world.calls}
+    assert world.records("ops")[-1]["error"].endswith("; used by agent/ops 0.06")
 
 
 def test_days_before_a_monthly_budget_count_if_they_had_a_budget(make_world: MakeWorld) -> None:
@@ -202,6 +205,17 @@ def test_the_month_is_shown_before_the_first_run_of_a_day(make_world: MakeWorld)
     world = make_world(yaml, start="2026-03-02 09:00", scripts=SCRIPTS)
     world.run_until("2026-03-03 08:00")
     assert limit_of(world) == {"used": pytest.approx(0.06), "of": 0.3}
+    assert [each.name for each in read_status(world.store.connection, world.clock.now).budgets] == ["ops"]
+
+
+def test_in_a_zone_to_the_west_the_old_month_is_shown_until_it_ends_there(make_world: MakeWorld) -> None:
+    yaml = agents("{usd_per_month: 0.30, usd_per_try: 0.03}", timezone="America/New_York")
+    world = make_world(yaml, start="2026-03-31 06:00", scripts=SCRIPTS)
+    for time in ("04-01 02:00", "04-01 03:59"):
+        world.run_until(f"2026-{time}")
+        assert limit_of(world) == {"used": pytest.approx(0.06), "of": 0.3}, time
+    world.run_until("2026-04-01 06:01")
+    assert limit_of(world) == {"used": pytest.approx(0.03), "of": 0.3}
 
 
 def test_status_and_plan_show_the_month(make_world: MakeWorld, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from world import Delayed, MakeWorld, World
+from world import Delayed, MakeWorld, World, utc
 
 from heartbeatd.verbs import Drop, Retry
 from scheduler.engine.delivery import Delivery
@@ -439,6 +439,78 @@ def test_more_messages_than_can_be_sent_at_once_do_not_make_the_engine_spin(make
         next_tick_at = world.engine.tick(world.clock.read())
     assert len(world.deliveries.inflight()) == 4  # the concurrency limit of one channel
     assert next_tick_at > world.clock.now
+
+
+def test_at_most_four_messages_of_each_of_three_channels_and_eight_in_all_are_sent_at_once(make_world: MakeWorld) -> None:
+    """Each channel gets its messages in the order in which they were queued."""
+    names = [f"{channel}{number}" for channel in "abc" for number in range(5)]
+    channels = ", ".join(f'{each}: {{kind: webhook, url: "http://127.0.0.1:1/{each}", allow_private: true}}' for each in "abc")
+    beat = 'interval: 1h, stagger: 0s, checklist: "- look\\n"'
+    agents = "".join(
+        f"  {name}: {{runner: {{kind: command, argv: [agent]}}, heartbeat: {{{beat}, deliver: {name[0]}}}}}\n" for name in names
+    )
+    begun: list[str] = []
+    world = make_world(f"channels: {{{channels}}}\nagents:\n{agents}", scripts=dict.fromkeys(names, ALARM["ops"]))
+    world.send = lambda sent: begun.append(sent.message.name) or Delayed(DeliveryResult("delivered"), timedelta(seconds=20))
+    for _ in range(6):
+        next_tick_at = world.engine.tick(world.clock.read())
+    assert (begun, next_tick_at > world.clock.now) == (["a0", "a1", "a2", "a3", "b0", "b1", "b2", "b3"], True)
+    world.run(seconds=19)
+    assert len(begun) == 8
+    world.run(minutes=1)
+    assert [name for name in begun if name[0] == "c"] == ["c0", "c1", "c2", "c3", "c4"]
+
+
+def test_the_parts_of_a_message_are_summed_up(make_world: MakeWorld) -> None:
+    """It has arrived when its last part has, as many tries as the part with most, and any part may have arrived before."""
+    answers = {1: [DOUBT, FINE], 2: [LATER, LATER, FINE], 3: [FINE]}
+    yaml = CONFIG.replace(
+        '{kind: webhook, url: "http://127.0.0.1:1/x", allow_private: true, uncertain: hold}', '"discord://42/abc"'
+    )
+    world = make_world(yaml, scripts={"ops": lambda call: "x" * 5000})
+    world.send = lambda sent: answers[sent.message.part].pop(0) or DeliveryResult("delivered")
+    world.run(minutes=3)
+    (halfway,) = outbox.deliveries_of_runs(world.store.connection, [1])[1]
+    assert halfway.text == "accepted for hook, only a part was delivered (2 tries, 503)"
+    world.run(minutes=10)
+    (whole,) = outbox.deliveries_of_runs(world.store.connection, [1])[1]
+    assert (whole.text, whole.tries, whole.doubted) == ("delivered to hook", 3, True)
+    assert whole.delivered_at == utc("2026-03-02 08:07")
+
+
+def test_of_several_undelivered_messages_the_one_that_was_given_up_is_shown(make_world: MakeWorld) -> None:
+    """Although an earlier one has arrived there, and a later one waits for another channel."""
+    other = 'other: {kind: webhook, url: "http://127.0.0.1:2/x", allow_private: true}'
+    config = CONFIG.replace("channels: {", f"channels: {{{other}, ").replace("deliver: hook", "deliver: [hook, other]")
+    answers = {"hook": Channel(FINE, REFUSED), "other": Channel(FINE, LATER)}
+    world = make_world(config, scripts={"ops": lambda call: f"Alarm {call.at:%H:%M}"})
+    world.send = lambda sent: answers[sent.channel.name](sent)
+    world.run(minutes=31)
+    (found,) = outbox.undelivered_by_entry(world.store.connection, world.clock.now).values()
+    assert found.says == "1 message accepted for hook, not delivered (given up after 1 try, 400)"
+
+
+@pytest.mark.parametrize(("text", "first"), [("The disk is full.", DOUBT), ("x" * 3000, REFUSED)])
+def test_a_text_that_comes_again_replaces_all_that_could_still_be_sent_of_its_earlier_message(
+    make_world: MakeWorld, text: str, first: DeliveryResult
+) -> None:
+    yaml = CONFIG.replace("interval: 30m", "interval: 2h, dedup: {window: 1h}").replace(
+        '{kind: webhook, url: "http://127.0.0.1:1/x", allow_private: true, ', '{url: "discord://42/abc", '
+    )
+    world = make_world(yaml, scripts={"ops": lambda call: text}, send=lambda sent: LATER if sent.message.run_id == 2 else first)
+    world.run(hours=2, minutes=1)
+    left = {(each.run, each.state) for each in outbox.list_messages(world.store.connection) if each.notice is None}
+    assert left == {(2, "pending")}
+
+
+def test_a_message_whose_channel_was_removed_while_it_was_being_sent_is_given_up(make_world: MakeWorld) -> None:
+    world = make_world(CONFIG, scripts=ALARM, send=lambda _: Delayed(DeliveryResult("delivered"), timedelta(minutes=1)))
+    world.run(seconds=10)
+    world.kill()
+    world.write_config(CONFIG.replace("hook:", "other:").replace("deliver: hook", "deliver: other"))
+    world.boot()
+    world.settle()
+    assert listed_messages(world)[-1] == (1, "dead", 1, "channels.hook is no longer declared")
 
 
 def test_messages_are_listed_and_counted_by_state_and_agent_page_by_page(make_world: MakeWorld) -> None:

@@ -434,6 +434,22 @@ def test_an_unstable_provider_is_reported_once_until_it_is_stable(make_world: Ma
     assert found == ["warning", "over", "warning", "over", "warning unstable", "over"]
 
 
+@pytest.mark.parametrize(("others", "last"), [((), "03-02 11:00 over"), (("c",), "03-02 10:30 warning unstable")])
+def test_the_problem_of_an_unstable_model_is_over_at_once_when_its_last_agent_uses_another_model(
+    make_world: MakeWorld, others: tuple[str, ...], last: str
+) -> None:
+    """Not while its circuit breaker stops another agent, although that has not run yet."""
+    with Models(lambda request: OK) as server:
+        more = {"c": "interval: none", "model_c": "forbidden"}
+        world = make_world(fleet(server.url, "a", *others, model_a="forbidden", **more), environ={"KEY": KEY})
+        for number in range(5):
+            server.answer = by_model(forbidden=OK if number % 2 else FORBIDDEN)
+            world.run(minutes=30)
+        world.reload(fleet(server.url, "a", *others, **more))
+        world.run(minutes=30)
+    assert words(world)[-1] == last
+
+
 def test_removing_an_unstable_agent_ends_its_problem(make_world: MakeWorld) -> None:
     world = make_world(agent(retries="0"))
     flap(world, "ops", *[HOUR] * 5)

@@ -243,6 +243,16 @@ def test_the_answer_to_a_trial_call_does_not_end_a_limit_that_was_reached_after_
     ]
 
 
+def test_a_trial_call_that_takes_too_long_does_not_end_the_limit(make_world: MakeWorld) -> None:
+    world = make_world(CONFIG, scripts={"ops": lambda _: failed("You've hit your usage limit. try again in 50 minutes")})
+    page = Page(world)
+    world.run(minutes=10)
+    for answer, is_limited in ((ProcessResult(None, ended_by="timeout"), True), (QUIET, False)):
+        world.scripts = dict.fromkeys(("ops", "web"), lambda _, answer=answer: answer)
+        world.run(hours=1)
+        assert bool(page.series("account_limited_until_timestamp_seconds")) is is_limited, answer
+
+
 def test_explain_names_the_time_at_which_each_agent_may_be_called_after_a_limit(make_world: MakeWorld) -> None:
     """The agents of an account begin up to two minutes after the end of its limit, each at a time of its own."""
     world = make_world(CONFIG, scripts={"ops": lambda _: failed(claude_report(SESSION))})
@@ -266,6 +276,14 @@ def test_a_run_without_room_in_its_limits_does_not_start_after_a_crash_either(ma
     world.run(minutes=40)
     assert [(row["result"], row["why"]) for row in world.records("ops")][1:] == [("skipped", "budget")] * 2
     assert [(row["result"], row["why"]) for row in world.records("own")][1:] == [("skipped", "budget")] * 2
+
+
+def test_a_retry_is_no_further_run_of_an_account(make_world: MakeWorld) -> None:
+    answers = iter([failed("", "out of memory")])
+    world = make_world(CONFIG.replace("argv: [claude, -p]", SPREAD.replace("3 per", "1 per")))
+    world.scripts["ops"] = lambda _: next(answers, QUIET)
+    world.run(minutes=31)
+    assert [(row["result"], row["tries"]) for row in world.records("ops")] == [("ok", 2), ("skipped", 1)]
 
 
 def test_a_cancelled_run_counts_for_the_account(make_world: MakeWorld) -> None:
