@@ -85,8 +85,11 @@ def test_lateness_is_also_measured_for_slots_that_could_not_start(make_world: Ma
 
 
 def test_neither_a_stagger_nor_a_wake_counts_as_lateness(make_world: MakeWorld) -> None:
-    world = make_world(agent(interval="1h", stagger="10m"))
+    job = 'cron: {look: {schedule: "0 * * * *", stagger: 10m, command: look}}\n'
+    world = make_world(agent(interval="none") + job, start="2026-03-02 08:30")
     world.run(hours=1)
+    (call,) = world.calls
+    assert call.at > utc("2026-03-02 09:00")
     world.wake("ops", "look")
     world.run(minutes=1)
     assert [happened.late for happened in world.events_of(AttemptStarted)] == [0.0, None]

@@ -559,6 +559,7 @@ def test_a_retry_counts_as_no_further_run(make_world: MakeWorld) -> None:
         world = make_world(model_agent(server.url, "{runs_per_day: 1}", retries="1"))
         world.run(minutes=2)
     assert [(row["result"], row["tries"]) for row in world.records()] == [("ok", 2)]
+    assert world.records()[0]["charged"]["tokens"] == 3500 + 157, "the first call may have used all that was reserved"
 
 
 def test_a_run_that_waited_for_the_lock_of_its_agent_counts_once(make_world: MakeWorld) -> None:
