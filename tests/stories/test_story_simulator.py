@@ -12,7 +12,7 @@ from world import DatabaseOf
 
 
 @pytest.mark.simulation
-@seeds(4, 400)
+@seeds(12, 400)
 def test_every_promise_holds_after_any_steps(tmp_path: Path, database_of: DatabaseOf, seed: int) -> None:
     """`make simulate SEED=n STEPS=m` repeats one of them."""
     play(tmp_path, seed, STEPS, database_of(tmp_path))
