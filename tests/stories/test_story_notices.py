@@ -633,7 +633,7 @@ def test_nothing_is_sent_to_a_channel_that_refuses_the_message_about_another_one
 
 def test_a_refusal_is_notified_again_once_the_channel_that_lost_its_notification_takes_a_message(make_world: MakeWorld) -> None:
     """All at the same time: other refuses the notification about hook, takes the next message, and then hook refuses again."""
-    ops = '  %s: {runner: {kind: command, argv: [agent]}, heartbeat: {interval: none, checklist: "- look\n", deliver: %s}}\n'
+    ops = '  %s: {runner: {kind: command, argv: [agent]}, heartbeat: {interval: none, checklist: "- look\\n", deliver: %s}}\n'
     names = {"first": "hook", "web": "other", "second": "hook"}
     world = make_world(
         HOOKS + "agents:\n" + "".join(ops % each for each in names.items()),
