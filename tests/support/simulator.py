@@ -526,7 +526,8 @@ class Player:
         shown = prompt
         if f"`heartbeatd show {claim.run.id}` shows them in full" in prompt:  # there was no room for all texts
             shown += "\n".join(wake.text for wake in wakes_of_run(self.world.store.connection, claim.run.id))
-        marks = sorted(set(MARK.findall(shown)))
+        quoted = MARK.findall("\n".join(each.text for each in self.chat.messages)) if "It answers this message" in shown else []
+        marks = sorted({*MARK.findall(shown)} - {*quoted})  # a message names the wakes that have expired, and a reply quotes it
         self.reference.check_marks(key, marks)
         if self.before_chat is not None and ("resume", *key) in self._state_of_chat() - self.before_chat:
             self._count_failures_anew(key)  # a run starts in the tick in which a person resumes it
