@@ -255,7 +255,7 @@ def entries_with_problems(db: sqlite3.Connection) -> frozenset[Key]:
 
 
 def delete_problem(tx: Transaction, problem_id: int) -> None:
-    """Delete a problem and what was sent about it. Its consequences are no longer consequences."""
+    """Delete a problem and what was sent about it."""
     tx.db.execute("delete from problem_notice where problem_id = ?", (problem_id,))
     tx.db.execute("delete from problem where id = ?", (problem_id,))
 
