@@ -76,7 +76,7 @@ def find_blame(tx: Transaction, claim: Claim, result: AttemptResult) -> FailedCi
     if result.reason is Skip.BREAKER_OPEN:
         breaker = breakers.first_open_breaker(tx, claim.entry)
         return FailedCircuit(breaker.circuit, breaker.reason, breaker.error, seen=False) if breaker else None
-    if result.outcome not in FAILURES or result.reason in FAILURES_WITH_ANSWER:  # another call of the run may have failed before
+    if not _has_failed_without_answer(result):
         return None
     failed = next((call for call in reversed(result.calls) if call.failure is not None), None)
     found = circuit_blamed_for(failed) if failed else None
@@ -90,9 +90,7 @@ def find_blame(tx: Transaction, claim: Claim, result: AttemptResult) -> FailedCi
 
 def find_own_refusal(tx: Transaction, claim: Claim, result: AttemptResult) -> FailedCircuit | None:
     """The open breaker of what the agent calls without a fallback, if a fallback has failed in its place; None otherwise."""
-    if result.outcome not in FAILURES or result.reason in FAILURES_WITH_ANSWER or result.fallback is None:
-        return None
-    breaker = breakers.own_breaker(tx, claim.entry)
+    breaker = breakers.own_breaker(tx, claim.entry) if result.fallback and _has_failed_without_answer(result) else None
     return FailedCircuit(breaker.circuit, breaker.reason, breaker.error, seen=False) if breaker else None
 
 
@@ -100,8 +98,14 @@ def is_by_circuit(tx: Transaction, claim: Claim, result: AttemptResult) -> bool:
     """Whether a provider, model or account has a part in a failure, maybe beside a fallback that has failed by itself."""
     if find_blame(tx, claim, result) is not None or find_own_refusal(tx, claim, result) is not None:
         return True
-    has_fallback = result.fallback is not None and result.reason not in FAILURES_WITH_ANSWER
-    return has_fallback and any(circuit_blamed_for(call) is not None for call in result.calls)
+    if result.fallback is None or not _has_failed_without_answer(result):
+        return False
+    return any(circuit_blamed_for(call) is not None for call in result.calls)
+
+
+def _has_failed_without_answer(result: AttemptResult) -> bool:
+    """Whether no answer came, so that a failed call can be the cause. Before an answer, another call may have failed, too."""
+    return result.outcome in FAILURES and result.reason not in FAILURES_WITH_ANSWER
 
 
 def refusal_text(provider: str | None, error: str | None) -> str:
