@@ -113,8 +113,8 @@ def _hold_if_closed(tick: Tick, message: HeldMessage) -> bool:
 
 
 def _hold_if_muted(tick: Tick, message: HeldMessage) -> bool:
-    """Hold a message longer if its agent or job was muted meanwhile, but not until something changes: it is about a change."""
-    is_wanted = outbox.REPEATS.match(message.notice or "") is not None  # by a person, at this time
+    """Hold a message longer if its agent or job is muted now. A mute until a change holds nothing: it is about a change."""
+    is_wanted = outbox.REPEATS.match(message.notice or "") is not None  # a person wants it again at this time
     is_about_entry = outbox.is_about_entry(message) and not is_wanted
     entry_row = entries.find_entry(tick.tx.db, Kind(message.kind), message.name) if is_about_entry else None
     if entry_row is None or entry_row.muted_until is None or not entry_row.is_muted(tick.now):
@@ -122,7 +122,7 @@ def _hold_if_muted(tick: Tick, message: HeldMessage) -> bool:
     if entry_row.mute is not None and parse_mute(entry_row.mute).known is not None:
         return False
     until = min(entry_row.muted_until, tick.now + MUTE_CHECK)
-    outbox.hold_message(tick.tx, message, Hold((), until), f"waits until {message.name} is not muted any more")
+    outbox.hold_message(tick.tx, message, Hold((), until), f"waits until the mute of {message.name} ends")
     return True
 
 

@@ -89,7 +89,7 @@ def find_blame(tx: Transaction, claim: Claim, result: AttemptResult) -> FailedCi
 
 
 def find_own_refusal(tx: Transaction, claim: Claim, result: AttemptResult) -> FailedCircuit | None:
-    """The open breaker of what the agent calls without a fallback, if a fallback has failed in its place; None otherwise."""
+    """The open breaker of what the agent calls first, if a fallback has failed in its place; None otherwise."""
     breaker = breakers.own_breaker(tx, claim.entry) if result.fallback and _has_failed_without_answer(result) else None
     return FailedCircuit(breaker.circuit, breaker.reason, breaker.error, seen=False) if breaker else None
 

@@ -119,7 +119,7 @@ def first_open_breaker(tx: Transaction, entry: Entry) -> Breaker | None:
 
 
 def own_breaker(tx: Transaction, entry: Entry) -> Breaker | None:
-    """The first open breaker of what an entry calls without a fallback. Until it closes, fallbacks answer in its place."""
+    """The first open breaker of what an entry calls first. Until it closes, fallbacks answer in its place."""
     return next(iter(_open_breakers_by_alternative(tx, entry)[0]), None)
 
 

@@ -126,7 +126,7 @@ def record_run_text(tx: Transaction, claim: Claim, text: str, queued: Mapping[Ta
 def _unsent_parts(tx: Transaction, outbox_id: int | None) -> list[OutboxMessage]:
     """The parts of a message that could still be sent again. The message is known by the id of any part.
 
-    None of one that was sent instead of several: it has other texts, too.
+    Empty for a message that was sent instead of several: it has other texts, too.
     """
     query = (
         "select message.* from outbox as last join outbox as message on message.run_id = last.run_id"

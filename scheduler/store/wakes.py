@@ -287,7 +287,7 @@ def take_waiting_wakes(tx: Transaction, kind: Kind, name: str, run_id: int, firs
 
 
 def take_newer_wakes(tx: Transaction, kind: Kind, name: str, run_id: int) -> tuple[Wake, ...]:
-    """Assign the wakes to a run that came while it waited to begin. Those of one sender merge, also with those that the run has.
+    """Assign to a run the wakes that came while it waited to begin. Those of one sender merge, also with those that it has.
 
     Returns the new ones.
     """

@@ -588,5 +588,5 @@ agents:
         "deadman.url", "channels.lan.url", "channels.here.url", "channels.odd.url", "channels.bot.base_url"
     ]  # fmt: skip
     assert not any("192.168" in line for line in found)
-    advice = "nothing is sent to it; write allow_private: true if it is meant"
+    advice = "nothing is sent to it; to send to it, write allow_private: true"
     assert all(line.endswith(advice) for line in private)

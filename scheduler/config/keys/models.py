@@ -974,7 +974,7 @@ class Config(ConfigPart):
         file_only=True,
     )
     env_file: OrUnset[types.Path] = optional_key(
-        "File of `NAME=value` lines for `${NAME}`, and the token of Claude Code, with mode 0600.", "none", file_only=True
+        "File with mode 0600 of `NAME=value` lines, for `${NAME}` and the token of Claude Code.", "none", file_only=True
     )
     reload: ReloadMode = key(
         "watch",

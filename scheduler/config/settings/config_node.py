@@ -167,12 +167,14 @@ class ConfigNode:
 
     def warn_of_private_address(self, url: Secret | None, *inside: str | int) -> None:
         """Warn of an address of this machine or of a private network, to which nothing is sent. Names are not looked up."""
-        host = urlsplit(url.reveal()).hostname if url and url.is_checked and is_web_address(url.reveal()) else None
+        if url is None or not url.is_checked or not is_web_address(url.reveal()):
+            return
+        host = urlsplit(url.reveal()).hostname or ""
         try:
-            check_literal("127.0.0.1" if host == "localhost" else host or "")
+            check_literal("127.0.0.1" if host == "localhost" else host)
         except AddressRefused:  # its text names the address, which may be a secret
             problem = "this is an address of this machine or of a private network, and nothing is sent to it"
-            self.add_warning(f"{problem}; write allow_private: true if it is meant", *inside)
+            self.add_warning(f"{problem}; to send to it, write allow_private: true", *inside)
 
     def warn_of_plain_secret(self, text: str | None, *inside: str | int) -> None:
         """Warn of a secret that is not a reference to one."""

@@ -29,7 +29,7 @@ def find_listed_price(model: str, provider: str, url: str | None) -> Price | Non
 
 
 def describe_list(today: date) -> tuple[str, date]:
-    """The version of the library, and the day from which its newest price applies that has applied already."""
+    """The version of the library, and the latest day up to `today` on which one of its prices began."""
     from importlib.metadata import version
 
     dates = {

@@ -242,7 +242,7 @@ def _make_resolver(
     except ValueError as error:
         report = diagnostics.add_warning if for_worker else diagnostics.add_error
         report(source.root.marks["env_file"][1], "env_file", str(error))
-        # Its variables are unknown, and not unset: without a value, they are no further errors.
+        # Its variables are unknown rather than unset, so they are not reported as missing.
         return SecretResolver(folder, environ, for_worker=True)
     return SecretResolver(folder, variables, for_worker=for_worker)
 
