@@ -201,7 +201,7 @@ def test_the_schema_is_a_json_schema(capsys: pytest.CaptureFixture[str]) -> None
 
 
 LEFT_OUT = "links are not followed, so it is left out of the prompt"
-TEXT_ADVICE = 'to write the checklist here, end it with a line break: "- Look.\\n"'
+TEXT_ADVICE = 'to write the checklist here, end it with a line break, in double quotes: "- Look.\\n"'
 NEEDS = """\
 channels: {pager: {kind: command, argv: [no-such-pager]}}
 runners: {spare: {kind: command, argv: [no-such-agent]}, last: {kind: claude-code}}

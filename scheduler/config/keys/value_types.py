@@ -436,13 +436,16 @@ def parse_workspace_file(value: object) -> str:
     return name
 
 
+END_CHECKLIST = 'to write the checklist here, end it with a line break, in double quotes: "- Look.\\n"'
+
+
 def parse_checklist(value: object) -> str:
     """A file in the workspace, or, with a line break, the checklist itself."""
     if not isinstance(value, str) or "\n" not in value:
         name = parse_workspace_file(value)
         if name.startswith(("- ", "* ", "# ")):  # of Markdown, so this is hardly a name
             problem = f"{quote_value(name)} has no line break, so it would be the name of a file"
-            raise ValueError(f'{problem}; write "- Look.\\n", in double quotes')
+            raise ValueError(f"{problem}; {END_CHECKLIST}")
         return name
     return parse_text(value)
 

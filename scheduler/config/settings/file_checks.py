@@ -20,6 +20,7 @@ from heartbeat.checklist_file import MAX_BYTES, FileProblem, read_file
 from heartbeat.prompt import Prompt, PromptFacts, compose_prompt, compose_task
 from heartbeat.runners.redaction import reveal_secret
 from heartbeat.spec import Agent, CommandRunner, Fallback, Heartbeat, ModelRunner, Precheck, PromptLimit, Runner
+from scheduler.config.keys.value_types import END_CHECKLIST
 from scheduler.config.settings.config_node import Fault
 from scheduler.model.outcome import Kind
 from scheduler.model.settings import Settings
@@ -71,9 +72,8 @@ def _check_agent(beat: Heartbeat, context: tuple[str, ...]) -> Iterator[KeyProbl
     folder = beat.workspace
     is_missing = needs_list and not os.path.lexists(folder / beat.checklist)
     if is_missing and " " in beat.checklist:  # rather a text than a name; then a missing folder does not matter
-        advice = 'to write the checklist here, end it with a line break: "- Look.\\n"'
         missing = _explain_refusal(folder, beat.checklist, FileProblem.MISSING)
-        yield ("heartbeat", "checklist"), f"{missing}, so its planned runs are skipped; {advice}"
+        yield ("heartbeat", "checklist"), f"{missing}, so its planned runs are skipped; {END_CHECKLIST}"
     elif not folder.is_dir():
         if needs_list or context:
             yield ("workspace",), _missing_folder(folder)
