@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 
+from heartbeat.checks import Skip
 from scheduler.model import events
 from scheduler.model.outcome import FAILURES, DeliveryState, Outcome, WakeResult
 from scheduler.model.wake import RejectedBecause
@@ -122,7 +123,7 @@ def _log_run(closed: events.RunClosed) -> None:
         problem=result.error,
         truncated=result.truncated or None,
         fallback=result.fallback,
-        precheck_problem=result.precheck_problem,
+        precheck_problem=None if result.reason is Skip.PRECHECK_FAILED else result.precheck_problem,  # then it is `problem`
         left_out="; ".join(result.prompt.left_out) or None,
         findings=", ".join(f"{count} {effect}" for effect, count in effects.most_common()) or None,
         log=result.log,

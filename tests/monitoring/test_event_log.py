@@ -96,6 +96,7 @@ PAID = AttemptResult(
     findings=({"effect": "opened"}, {"effect": "opened"}, {"effect": "cleared"}),
     fallback="spare",
 )
+SKIPPED_BY_PRECHECK = AttemptResult(Outcome.SKIPPED, Skip.PRECHECK_FAILED, error="no mail", precheck=PAID.precheck)
 OPENED = Circuit("anthropic", "small")
 
 
@@ -116,6 +117,11 @@ def in_log(value: object) -> str:
         (
             RunClosed(*RUN, AT, Trigger.INTERVAL, AttemptResult(Outcome.SKIPPED, Skip.PAUSED), AT),
             "INFO skip id=7 kind=heartbeat name=ops planned_at=2026-03-02T08:30:00Z trigger=interval result=skipped why=paused",
+        ),
+        (
+            RunClosed(*RUN, AT, Trigger.INTERVAL, SKIPPED_BY_PRECHECK, AT),
+            ("WARNING skip id=7 kind=heartbeat name=ops planned_at=2026-03-02T08:30:00Z trigger=interval result=skipped"
+            ' why=precheck_failed problem="no mail"'),
         ),
         (
             RunClosed(*RUN, AT, Trigger.INTERVAL, replace(PAID, outcome=Outcome.OK, reason=None, error=None), AT, attempt=1),
