@@ -35,7 +35,8 @@ from daemon_process import Daemon
 from loops import loop_over
 from patience import PATIENCE
 from ruamel.yaml import YAML
-from servers import gateway, messages, telegram
+from servers import dovecot, gateway, messages, telegram
+from servers.dovecot import running_dovecot
 from servers.scripted import Server, reply
 from servers.telegram import Telegram
 
@@ -261,7 +262,7 @@ printf '{"type": "result", "result": "%s", "total_cost_usd": 0.01}' "$answer"
 """,  # answers in the form that the prompt describes, if it is called and logged in as on the page
     "journalctl": "",
 }
-STARTED = "getting-started.md"  # is typed by one user in one shell, so it has a test of its own
+STARTED, MAILBOX = "getting-started.md", "checklists.md"  # are typed by one user in one shell, so each has a test of its own
 NEEDS_DAEMON = re.compile(r"^heartbeatd (?:explain|status)", re.MULTILINE)
 SMALL = """\
 agents:
@@ -338,7 +339,7 @@ def scratch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scratch]:
 
 def pages_of_commands(*, curl: bool) -> list[str]:
     """The pages with commands. Those that call curl need a running daemon."""
-    pages = {block.page.name for block in runnable("sh")} - {STARTED}
+    pages = {block.page.name for block in runnable("sh")} - {STARTED, MAILBOX}
     with_curl = {block.page.name for block in runnable("sh") if "curl " in block.text}
     return sorted(pages & with_curl if curl else pages - with_curl)
 
@@ -370,6 +371,17 @@ def test_the_commands_of_a_page_work_without_a_daemon(page: str, tmp_path: Path)
         assert (tmp_path / "state/heartbeatd.db").read_bytes() == (tmp_path / "heartbeatd-backup.db").read_bytes()
 
 
+def settings_of_stand_ins(chat: Telegram, model: messages.Models) -> dict[str, str]:
+    """Variables that replace Telegram and the API of Anthropic in a config of the pages."""
+    phone = {"kind": "telegram", "url": telegram.URL, "base_url": chat.url, "allow_private": True}
+    prices = {"claude-haiku-5-5": {"input": 1.0, "output": 5.0}}  # a server of our own has no listed prices
+    return {
+        "HEARTBEATD_SET__channels__phone": json.dumps(phone),
+        "HEARTBEATD_SET__providers__anthropic__base_url": model.url,
+        "HEARTBEATD_SET__prices": json.dumps(prices),
+    }
+
+
 @pytest.mark.process
 def test_getting_started_ends_with_one_alert_in_the_chat(tmp_path: Path) -> None:
     """The commands and the configs of the page in order, as a new user types them. Model, Claude Code and chat are stand-ins."""
@@ -385,15 +397,7 @@ def test_getting_started_ends_with_one_alert_in_the_chat(tmp_path: Path) -> None
     report = messages.tool("report_findings", {"findings": [finding]})
     answer = reply(messages.message(report, stop_reason="tool_use"))
     with Telegram() as chat, messages.Models(lambda _: answer) as model:
-        phone = {"kind": "telegram", "url": telegram.URL, "base_url": chat.url, "allow_private": True}
-        shown = here.run(
-            "\n".join(typed),
-            HEARTBEATD_SET__channels__phone=json.dumps(phone),
-            HEARTBEATD_SET__providers__anthropic__base_url=model.url,
-            HEARTBEATD_SET__prices=json.dumps(
-                {"claude-haiku-5-5": {"input": 1.0, "output": 5.0}}
-            ),  # the stand-in has no listed price
-        )
+        shown = here.run("\n".join(typed), **settings_of_stand_ins(chat, model))
         test_message, alert = chat.texts  # and no second alert for the same problem by Claude Code
         assert len(model.requests) == 1  # its answer is complete
     assert "test message" in test_message.lower()
@@ -402,6 +406,32 @@ def test_getting_started_ends_with_one_alert_in_the_chat(tmp_path: Path) -> None
     assert "at most 0.5000 USD a day" in shown
     assert "12 % of the disk are used." in shown  # `heartbeatd show 2`
     assert "13 % full" in shown  # `heartbeatd show 3`
+
+
+@pytest.mark.process
+@required_programs.needs("dovecot")
+def test_the_commands_of_the_mailbox_end_with_one_mail_in_the_chat(tmp_path: Path) -> None:
+    """The first config and the commands of the page, as a new user types them. A mail comes between the two blocks of commands."""
+    here = Scratch(tmp_path)
+    prepare, ask = (block.text for block in commands_of(MAILBOX))
+    config = next(block.text for block in BLOCKS if block.page.name == MAILBOX and "imap.example.org" in block.text)
+    finding = {"key": "mail:bank", "text": "The bank asks for a signature", "severity": "info", "resolved": False}
+    answer = reply(messages.message(messages.tool("report_findings", {"findings": [finding]}), stop_reason="tool_use"))
+    with Telegram() as chat, messages.Models(lambda _: answer) as model, running_dovecot() as box:
+        mailbox = {"imap": box.plain_host, "encryption": "none", "user": "anna", "password": dovecot.PASSWORD}
+        environment = settings_of_stand_ins(chat, model) | {
+            "HEARTBEATD_SET__agents__mail__heartbeat__precheck": json.dumps(mailbox),
+            "HEARTBEATD_SET__agents__mail__heartbeat__active_hours": "00:00-24:00",  # the test may run at night
+        }
+        shown = here.run(f"cat > config.yaml <<'END'\n{config}END\n{prepare}", **environment)
+        assert "at most 0.5000 USD a day" in shown
+        assert len(model.requests) == 0  # the first run only notes which mails there are
+        box.deliver("Bank <bank@example.org>", "sign today, please")
+        shown = here.run(f"export TG_TOKEN=123456:ABC TG_CHAT=4711 ANTHROPIC_API_KEY=... MAIL_PASSWORD=...\n{ask}", **environment)
+        assert "Bank <bank@example.org>: sign today, please" in shown  # `heartbeatd show 2`
+        assert len(model.requests) == 1
+        _, alert = chat.texts  # the first is the test message
+        assert "mail:bank: The bank asks for a signature" in alert
 
 
 def test_the_last_commands_of_getting_started_are_accepted() -> None:
