@@ -21,7 +21,15 @@ from scheduler.model.entry import Claim, Entry
 from scheduler.model.entry_row import EntryRow, count_held
 from scheduler.model.outcome import ANSWERED, FAILURES, SCHEDULE_SKIPS, AttemptResult, Failure, Kind, Reason, Skip, Trigger
 from scheduler.model.timestamps import MILLISECOND
-from scheduler.model.wake import LONGEST_REMINDER, MAX_REMINDERS, WAITS_FOR_FLOOD, WAITS_FOR_GAP, RejectedBecause, Wake
+from scheduler.model.wake import (
+    LONG_OBSTACLES,
+    LONGEST_REMINDER,
+    MAX_REMINDERS,
+    WAITS_FOR_FLOOD,
+    WAITS_FOR_GAP,
+    RejectedBecause,
+    Wake,
+)
 from scheduler.store import breakers, entries, outbox, runs, slot_records, wakes
 from scheduler.store.outbox import Origin
 from scheduler.store.transaction import Transaction
@@ -39,8 +47,6 @@ MAX_WAKE_TEXT_LENGTH = 200  # characters of the text of each wake
 MAX_QUICK_RETRIES = 3  # after these, the wakes of an agent with a schedule wait for its next slot
 
 OPENING_PATIENCE = timedelta(minutes=10)  # a wake waits so long for a slot after its agent's active hours have begun
-
-LONG_OBSTACLES = (Skip.BUDGET, Skip.BREAKER_OPEN)
 
 # The reasons of runs that a provider refused, before or after their first attempt.
 PROVIDER_REASONS = (

@@ -12,7 +12,7 @@ from scheduler.insight.reason_texts import Clock, SlotCause
 from scheduler.model.entry import Key, OpenRun
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.outcome import Outcome, Reason, Skip
-from scheduler.model.wake import WAITS_FOR_FLOOD, WAITS_FOR_GAP
+from scheduler.model.wake import LONG_OBSTACLES, WAITS_FOR_FLOOD, WAITS_FOR_GAP
 from scheduler.store import entries, runs, wakes
 from scheduler.store.wakes import WakeState
 
@@ -95,7 +95,8 @@ def wait_of_wake(db: sqlite3.Connection, wake: WakeState | None, now: datetime) 
     if wake.due_at <= now:
         return WakeWait(STARTING)
     reason = wake.waits_for or WAITS_FOR_GAP
-    slot_due_at = entry_row.slot_due_at if entry_row and reason != WAITS_FOR_GAP else None  # a run planned in the gap is skipped
+    is_slot_skipped = reason in (WAITS_FOR_GAP, *LONG_OBSTACLES)  # if it comes before the wake's own time
+    slot_due_at = entry_row.slot_due_at if entry_row and not is_slot_skipped else None
     return WakeWait(reason, min(wake.due_at, slot_due_at or wake.due_at))
 
 
@@ -127,6 +128,8 @@ def _wait_of_taken_wake(run: OpenRun | None) -> WakeWait:
 
 def _wait_for_slot(entry_row: EntryRow | None, reason: str | None) -> WakeWait:
     """The wake starts no run by itself; the next slot delivers it."""
+    if reason in LONG_OBSTACLES:
+        return WakeWait(reason)
     until = entry_row and entry_row.slot_due_at
     if until is None:
         return WakeWait(ANOTHER_WAKE if reason in (None, Reason.CANCELLED) else reason)

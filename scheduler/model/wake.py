@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 
+from heartbeat.checks import Skip
 from heartbeat.words import Word
 from scheduler.model.outcome import Kind, Trigger
 
@@ -17,6 +18,7 @@ LONGEST_REMINDER = timedelta(days=90)  # from when it is set
 
 WAITS_FOR_GAP = "wake_gap"
 WAITS_FOR_FLOOD = "wake_flood"
+LONG_OBSTACLES = (Skip.BUDGET, Skip.BREAKER_OPEN)  # they may also prevent the next planned run
 
 
 class RejectedBecause(Word):

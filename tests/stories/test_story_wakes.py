@@ -517,6 +517,17 @@ def test_a_wake_over_budget_waits_for_the_slot_that_comes_soon_after_the_budget_
     assert [f"{call.at:%d %H:%M}" for call in world.calls] == ["02 09:00", "03 00:30"]
 
 
+def test_a_wake_over_budget_is_not_said_to_wait_until_a_slot_that_is_over_budget_too(make_world: MakeWorld) -> None:
+    world = make_world(agent(interval="30m", budget="{runs_per_day: 1}"))
+    world.run(minutes=5)
+    world.wake("ops", "look")
+    world.run(minutes=1)
+    found = explain_waiting(world.store.connection, (Kind.HEARTBEAT, "ops"), 1, world.clock.now, str)
+    assert (found.until, found.says) == (None, "1 wake waits: the budget is used up")
+    world.run(minutes=25)
+    assert world.history()[-1] == "03-02 08:30 interval skipped budget"
+
+
 def test_wakes_over_the_rate_limit_wait_until_it_allows_a_run(make_world: MakeWorld) -> None:
     world = make_world("limits: {wake_flood: 3 per 10m, wake_gap: 1s}\n" + agent(interval="1h"))
     world.run(minutes=1)
