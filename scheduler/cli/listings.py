@@ -85,7 +85,9 @@ def _run_lines(run: answers.RunWithWakes) -> Iterator[str]:
         yield from output.format_fact(word, value, ended if word in JUDGED else None)
     log = f"for the log:\n{run.log}" if run.log else ""
     given = (*map(_format_question, run.questions), *map(_format_wake, run.wakes), _format_precheck(run), log)
-    for text in (*map(escape_control, given), output.answer_text(run)):
+    said = output.answer_text(run)
+    title = "answer" if output.is_answer(run) else "output"
+    for text in (*map(escape_control, given), f"{title}:\n{said}" if said else ""):
         yield from ("", text.rstrip()) if text else ()
 
 

@@ -395,7 +395,11 @@ def entry_label(entry: EntryName | QueuedMessage) -> str:
     return Subject(entry.kind, entry.name).label
 
 
+def is_answer(run: RunRecord) -> bool:
+    """Whether the text of a run is the answer of an agent, and not the output of a command."""
+    return Kind(run.kind) is Kind.HEARTBEAT or bool(run.prompt_parts)
+
+
 def answer_text(run: RunRecord) -> str:
     """The answer of an agent as people read it, or the output of a command."""
-    is_of_agent = Kind(run.kind) is Kind.HEARTBEAT or run.prompt_parts
-    return escape_control(readable_answer(run.text) if run.text and is_of_agent else run.text or "")
+    return escape_control(readable_answer(run.text) if run.text and is_answer(run) else run.text or "")

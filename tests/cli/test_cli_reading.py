@@ -256,8 +256,8 @@ def test_findings_in_json_are_shown_as_lines(store: Store, state: Path, capsys: 
     answer = 'All else is fine.\n```json\n{"findings": [{"key": "disk:/var", "text": "92 %", "severity": "critical"}]}\n```'
     add_run(store, NOON, "alert", text=answer)
     add_run(store, NOON, "ok", kind="cron", name="scan", text=answer)
-    assert printed(capsys, state, "show", "1")[-2:] == ["All else is fine.", "[disk:/var!] 92 %"]
-    assert printed(capsys, state, "show", "2")[-3:] == answer.splitlines()[1:]
+    assert printed(capsys, state, "show", "1")[-3:] == ["answer:", "All else is fine.", "[disk:/var!] 92 %"]
+    assert printed(capsys, state, "show", "2")[-5:] == ["output:", *answer.splitlines()]
     assert listed(capsys, state, "show", "1")["text"] == answer
 
 
@@ -268,7 +268,7 @@ def test_a_run_shows_its_tool_calls_and_its_text_for_the_log(
     add_run(store, NOON, "alert", text="Disk full", log="looked\nat 3 hosts", tool_calls=json.dumps(tools))
     shown = printed(capsys, state, "show", "1")
     assert "tools      ssh 1.2s, df [2J x3" in shown
-    assert shown[-5:] == ["for the log:", "looked", "at 3 hosts", "", "Disk full"]
+    assert shown[-6:] == ["for the log:", "looked", "at 3 hosts", "", "answer:", "Disk full"]
 
 
 def test_a_run_shows_a_truncated_answer_and_the_deadline_of_a_late_result(
@@ -293,7 +293,8 @@ def test_a_run_shows_why_its_precheck_failed(store: Store, state: Path, capsys: 
 def test_a_run_shows_the_output_of_its_precheck(store: Store, state: Path, capsys: pytest.CaptureFixture[str]) -> None:
     add_run(store, NOON, "ok", text="HEARTBEAT_OK", precheck_exit=0, precheck_output="2 mails\n\x1b[2J")
     add_run(store, NOON + timedelta(hours=1), "skipped", precheck_output="")
-    assert printed(capsys, state, "show", "1")[-5:] == ["precheck, exit code 0:", "2 mails", "\\x1b[2J", "", "HEARTBEAT_OK"]
+    shown = ["precheck, exit code 0:", "2 mails", "\\x1b[2J", "", "answer:", "HEARTBEAT_OK"]
+    assert printed(capsys, state, "show", "1")[-6:] == shown
     assert printed(capsys, state, "show", "2")[-2:] == ["precheck, did not end by itself:", "(no output)"]
 
 
