@@ -158,7 +158,7 @@ def _schedule_text(job: Job) -> str:
     if job.after:
         raise NotExpressible(f"it runs after the job {job.after.job}, and a crontab only supports times of day")
     if job.schedule is None:  # at
-        raise NotExpressible("it fires once, and a crontab only supports repeated jobs")
+        raise NotExpressible("it runs once, and a crontab only supports repeated jobs")
     return _plain_cron_text(job.schedule)
 
 

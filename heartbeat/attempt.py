@@ -54,6 +54,7 @@ from heartbeat.runners import (
     Resources,
     Tokens,
     TurnBudget,
+    credible_usage,
 )
 from heartbeat.runners import dispatch as runners
 from heartbeat.runners.tool_loop import TurnUsage
@@ -240,7 +241,7 @@ class _Attempt:
         It may take half of the time that is left, the last one all of it, and what failed calls have left of the reservation.
         """
         for call in failed[-1].calls if failed else ():
-            used = call.tokens or (None if call.is_free else call.most)
+            used = credible_usage(call.tokens) or (None if call.is_free else call.most)
             if used is not None and self.turns is not None:
                 self.spent_usd += self.turns.cost_of(used)
                 self.spent_tokens += used.total
@@ -421,7 +422,7 @@ class _Attempt:
             question = compose_question(prompt, text, missing.question) if missing else prompt
             if not missing or not self.may_ask(question, result.calls):
                 break
-            used = [call.tokens for call in result.calls if call.tokens]
+            used = [call.tokens for call in result.calls if call.tokens is not None]
             budget = request.budget.without(sum(map(request.budget.cost_of, used)), sum(each.total for each in used))
             static, cache = self.part_to_keep(question, request.messages)
             again = replace(request, prompt=question.text, timeout=self.time_left(), budget=budget, static=static, cache=cache)
@@ -452,9 +453,10 @@ class _Attempt:
         usage, plan = TurnUsage(self.limit, limits, runner.max_output_tokens), self.given.cache
         more = max(plan.write_ratio - 1, 0.0) if plan.ttl else 0.0  # what writing to the cache costs beyond the reserved price
         for call in calls:
-            if not call.tokens:
+            used = credible_usage(call.tokens)
+            if used is None:
                 return False
-            usage.add(replace(call.tokens, input=call.tokens.input + ceil(call.tokens.cache_write_1h * more)))
+            usage.add(replace(used, input=used.input + ceil(used.cache_write_1h * more)))
         return usage.fits(self.most_tokens(question) + ceil(max_tokens(question.static_text) * more))
 
     def with_maximum(self, calls: tuple[Call, ...], request: AgentRequest, prompt: Prompt) -> tuple[Call, ...]:

@@ -7,13 +7,16 @@ HOW_TO_SET = "export it before heartbeatd starts, or write it into the env_file"
 
 
 class Secret:
-    """One secret text. Printing, formatting and pickling never show it, and it does not compare equal to a string."""
+    """One secret text. Printing, formatting and pickling never show it, and it does not compare equal to a string.
 
-    __slots__ = ("_text",)
-    is_checked = True  # False: its value was not looked up, or a worker's machine may have another value
+    Not `is_checked`: its value was not looked up, or a worker's machine may have another value.
+    """
 
-    def __init__(self, text: str) -> None:
+    __slots__ = ("_text", "is_checked")
+
+    def __init__(self, text: str, *, is_checked: bool = True) -> None:
         self._text = text
+        self.is_checked = is_checked
 
     def reveal(self) -> str:
         """The plain text, for the few places that need it: a request header, a connection, a child's environment."""
@@ -40,18 +43,11 @@ class Secret:
         return self
 
 
-class UncheckedSecret(Secret):
-    """A secret whose value is not checked."""
-
-    __slots__ = ()
-    is_checked = False
-
-
-class MissingSecret(UncheckedSecret):
+class MissingSecret(Secret):
     """A secret that has no value on this machine, which therefore cannot run what needs it. `problem` says why, in words."""
 
     __slots__ = ("problem",)
 
     def __init__(self, problem: str) -> None:
-        super().__init__("")
+        super().__init__("", is_checked=False)
         self.problem = problem

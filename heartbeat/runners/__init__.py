@@ -153,10 +153,6 @@ class Tokens:
     def total(self) -> int:
         return self.input + self.output + self.cache_read + self.cache_write
 
-    def __bool__(self) -> bool:
-        """Whether there are any. A report of none is not believed."""
-        return self.total > 0
-
     def __add__(self, other: Tokens) -> Tokens:
         return Tokens(
             self.input + other.input,
@@ -169,6 +165,11 @@ class Tokens:
     def by_kind(self) -> dict[str, int]:
         """The count of each kind by its name."""
         return {"input": self.input, "output": self.output, "cache_read": self.cache_read, "cache_write": self.cache_write}
+
+
+def credible_usage(reported: Tokens | None) -> Tokens | None:
+    """The usage of a call as it was reported. A report of no tokens at all is not believed."""
+    return reported if reported is not None and reported.total else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from heartbeat.findings import InvalidFindings, Report, parse_reminders, parse_report
-from heartbeat.runners import MAX_ANSWER, AgentRequest, Answer, Failure, Tokens, ToolCall
+from heartbeat.runners import MAX_ANSWER, AgentRequest, Answer, Failure, Tokens, ToolCall, credible_usage
 from heartbeat.runners.errors import CallError, find_message, redacted_line
 from heartbeat.runners.redaction import Redactor
 from heartbeat.verdict import OK_TOKEN
@@ -166,7 +166,7 @@ def usage_of_report(report: Mapping[str, object], redactor: Redactor) -> Answer:
     """The usage in the report of an agent, and the reminders that it asks for, as an answer without a text."""
     return Answer(
         model_used=model_name(report.get("model")),
-        tokens=parse_usage(report.get("usage")) or parse_usage(report.get("tokens")),
+        tokens=credible_usage(parse_usage(report.get("usage"))) or parse_usage(report.get("tokens")),
         cost_usd=parse_cost(report.get("total_cost_usd", report.get("cost_usd"))),
         tool_calls=_parse_tool_calls(report.get("tool_calls")),
         log=_parse_log(report.get("log"), redactor),

@@ -27,6 +27,7 @@ from heartbeat.runners import (
     ToolResult,
     TurnBudget,
     agent_json,
+    credible_usage,
     model_call,
 )
 from heartbeat.runners.errors import CallError
@@ -165,7 +166,7 @@ class _Conversation:
             took = timedelta(seconds=self._now() - began)
             most = self.usage.maximum(size)
             self.turns.append(answer.as_call(self.runner.provider.name, run.model, took, most))
-            self.usage.add(answer.tokens or most)
+            self.usage.add(credible_usage(answer.tokens) or most)
             span.set_result(answer)
         return turn
 

@@ -17,7 +17,7 @@ from scheduler.model.expected_error import InputError
 def print_fire_times(expression: str, timezone: str, after: str | None, count: int, form: str) -> None:
     """Print the next times of an expression. Raises InputError."""
     if is_reboot(expression):
-        raise InputError("@reboot has no times: it fires once when the daemon starts")
+        raise InputError("a job with @reboot has no times: it starts once, when the daemon starts")
     try:
         schedule = parse_schedule(expression, time_zones.find_zone(timezone))
         begin = output.utc_now() if after is None else parse_time(after, schedule.zone)

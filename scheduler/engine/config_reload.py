@@ -163,7 +163,7 @@ class Reloader:
                 refusal: ConfigError | Refused = error
             except Exception as error:  # noqa: BLE001 (a defect in a check must not end the thread that watches the file)
                 log_event(logging.ERROR, "reload_broken", error=error)
-                refusal = Refused("broken", "the daemon failed to load the config; see its log")
+                refusal = Refused.by_defect("load the config")
             if not dry and not _is_late(refusal):
                 self.report_rejection(refusal, by)
             raise refusal

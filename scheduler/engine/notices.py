@@ -210,9 +210,9 @@ def substitute_target(tick: Tick, wished: Sequence[str] = (), refusing: str = ""
     """
     declared = tick.plan.settings.channels
     usable = [each for each in (*wished, *declared) if each in declared and each != LOG_CHANNEL and declared[each].is_usable]
-    dead = problems.failing_targets(tick.tx.db) | {Target(refusing)}
-    refused = tick.refusing | {Target(refusing)}
-    return next((Target(name) for out in (dead, refused) for name in usable if Target(name) not in out), Target(LOG_CHANNEL))
+    possible = [Target(name) for name in usable if name != refusing]
+    dead = problems.failing_targets(tick.tx.db)
+    return next((each for out in (dead, tick.refusing) for each in possible if each not in out), Target(LOG_CHANNEL))
 
 
 def resolve_targets(tick: Tick, deliver: tuple[str, ...], agent: str | None) -> tuple[Target, ...]:

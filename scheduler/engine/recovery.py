@@ -93,7 +93,7 @@ def recover_unknown_runs(tick: Tick, known: Collection[int]) -> None:
     for kind, name, run in runs.all_open_runs(tick.tx.db):
         if run.state == "running" and run.id not in known:
             log_event(logging.ERROR, "run_unknown", run=run.id, kind=kind, name=name)
-            _recover_run(tick, kind, name, run, tick.now, Interrupted("the daemon lost it", was_stopped=False))
+            _recover_run(tick, kind, name, run, tick.now, Interrupted("the executor lost its task", was_stopped=False))
 
 
 def _recover_run(
@@ -120,7 +120,8 @@ def _recover_run(
         entries.change_entry(tick.tx, entry_row, planning.with_due_at(entry_row, tick.now))
         return
     reason, why = _why_not_again(run, lost, survives=survives)
-    message = f"{name} was interrupted: {why}" if kind is Kind.CRON else None  # only a person can check
+    has_news = kind is Kind.CRON and reason is not Reason.CANCELLED
+    message = f"{name} was interrupted: {why}" if has_news else None  # only a person can check what a job has done
     note = f"; {LOST_COMMITS}" if tick.lost_commits and lost is None else ""
     result = AttemptResult(Outcome.ABANDONED, reason, error=f"{why}{note}", message=message)
     settle.close_abandoned(tick, entry, entry_row, run, result)

@@ -176,6 +176,11 @@ class Refused(ExpectedError):
         self.code = code
         super().__init__(message)
 
+    @classmethod
+    def by_defect(cls, action: str) -> Refused:
+        """A defect of the daemon prevents the action. Its traceback is in the log."""
+        return cls("broken", f"the daemon failed to {action}; see its log")
+
     @property
     def exit_code(self) -> int:
         return 2 if self.code == "not_found" else 1
@@ -204,7 +209,7 @@ class PendingRequest:
             tick.adopt_plan(plan)
             log_event(logging.ERROR, "request_broken", error=error)
             tick.note_error(TickPart.REQUEST, "a request", error)
-            self._reply = partial(self.future.set_exception, Refused("broken", "the daemon failed to do this; see its log"))
+            self._reply = partial(self.future.set_exception, Refused.by_defect("do this"))
 
         def answer() -> None:
             try:

@@ -9,9 +9,8 @@ import shlex
 import sqlite3
 import stat
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
-from typing import Protocol, TypeVar
 
 from scheduler.model.expected_error import ExpectedError
 from scheduler.store.disk_reserve import DiskReserve, shortage_message
@@ -38,13 +37,6 @@ NO_FILES: tuple[tuple[Callable[[int], bool], str], ...] = (
     (stat.S_ISSOCK, "a socket"),
 )
 MOST_DIGITS = 18  # digits of a row id
-
-
-class _SupportsClose(Protocol):
-    def close(self) -> None: ...
-
-
-Closable = TypeVar("Closable", bound=_SupportsClose)
 
 
 class StoreError(ExpectedError):
@@ -226,11 +218,13 @@ def open_read_only(path: Path) -> sqlite3.Connection:
     with _store_errors(path):
         uri = f"{path.absolute().as_uri()}?mode=ro"
         connection = sqlite3.connect(uri, uri=True, timeout=BUSY_MS / 1000, isolation_level=None)
-        with closed_after_errors(connection):
+        with ExitStack() as on_error:
+            on_error.callback(connection.close)
             connection.row_factory = sqlite3.Row
             if connection.execute("pragma application_id").fetchone()[0] != APPLICATION_ID:
                 raise StoreError(f"{path} is a database of another program; name another file in `state:`")
             _refuse_other_versions(path, connection)
+            on_error.pop_all()
     return connection
 
 
@@ -244,9 +238,11 @@ def open_read_only_any_version(path: Path) -> sqlite3.Connection:
         return connection
     copy = sqlite3.connect(":memory:", isolation_level=None)
     copy.row_factory = sqlite3.Row
-    with closing(connection), _store_errors(path), closed_after_errors(copy):
+    with closing(connection), _store_errors(path), ExitStack() as on_error:
+        on_error.callback(copy.close)
         connection.backup(copy)
         migrations.apply(copy)
+        on_error.pop_all()
     return copy
 
 
@@ -358,11 +354,13 @@ def _create_private(path: Path) -> None:
 def _open_connection(path: Path) -> sqlite3.Connection:
     """The writing connection, with the schema up to date. If that fails it is closed again, which removes its log files."""
     connection = sqlite3.connect(path, timeout=BUSY_MS / 1000, isolation_level=None, cached_statements=STATEMENTS)
-    with closed_after_errors(connection):
+    with ExitStack() as on_error:
+        on_error.callback(connection.close)
         connection.row_factory = sqlite3.Row
         for pragma in ("journal_mode = wal", "synchronous = full", "foreign_keys = on", "journal_size_limit = 4194304"):
             connection.execute(f"pragma {pragma}")
         _apply_migrations(path, connection)
+        on_error.pop_all()
     return connection
 
 
@@ -423,16 +421,6 @@ def _primary_code(error: sqlite3.Error) -> int:
 
 def _is_disk_full(error: sqlite3.Error) -> bool:
     return getattr(error, "sqlite_errorcode", 0) in NO_ROOM
-
-
-@contextmanager
-def closed_after_errors(connection: Closable) -> Iterator[Closable]:
-    """Closes a new connection if it cannot be used after all."""
-    try:
-        yield connection
-    except BaseException:
-        connection.close()
-        raise
 
 
 @contextmanager

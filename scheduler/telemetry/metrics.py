@@ -277,7 +277,7 @@ class Metrics:
 
     def _count_charged_call(self, paid: events.CallCharged) -> None:
         key, model = (paid.kind.value, paid.name), paid.model or ""
-        tokens = paid.tokens.by_kind() if paid.tokens else {}
+        tokens = paid.tokens.by_kind() if paid.tokens is not None else {}
         if key in self._entries_with_series:
             for kind, count in tokens.items():
                 if count:

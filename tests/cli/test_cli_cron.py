@@ -59,7 +59,7 @@ def test_an_expression_that_is_probably_a_mistake_causes_a_warning(capsys: pytes
     ("arguments", "error"),
     [
         (["5/3 * * * *"], "write 5-59/3"),
-        (["@reboot"], "@reboot has no times: it fires once when the daemon starts"),
+        (["@reboot"], "a job with @reboot has no times: it starts once, when the daemon starts"),
         (["@daily", "--timezone", "Europe/Berln"], "did you mean Europe/Berlin?"),
         (["@daily", "--after", "later"], "'later' is not a time"),
         (["@daily", "--after", "9999-12-31T00:00Z"], "--after: write a time in the years 2 to 9899"),

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from dotenv.parser import parse_stream
 
-from heartbeatd.secret import HOW_TO_SET, MissingSecret, Secret, UncheckedSecret
+from heartbeatd.secret import HOW_TO_SET, MissingSecret, Secret
 from heartbeatd.state_folder import open_regular, resolve_path
 from scheduler.system.files import MAY_ANYTHING, others_may
 
@@ -55,9 +55,9 @@ class SecretResolver:
         if found := _BARE.fullmatch(text):
             raise ValueError(f'a reference needs braces; write "${{{found[1]}}}"')
         if self._environ is None and has_reference(text):
-            return UncheckedSecret("")
+            return Secret("", is_checked=False)
         try:
-            return (UncheckedSecret if self._for_worker else Secret)(_REFERENCE.sub(self._look_up_reference, text))
+            return Secret(_REFERENCE.sub(self._look_up_reference, text), is_checked=not self._for_worker)
         except UnsetSecret as unset:
             if not self._for_worker:
                 raise

@@ -11,7 +11,7 @@ import socket
 import sqlite3
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import lru_cache
 from typing import Any, cast
 
@@ -29,7 +29,6 @@ from scheduler.store.database import (
     LeadershipLost,
     Store,
     StoreError,
-    closed_after_errors,
 )
 from scheduler.store.transaction import UnitOfWork
 
@@ -383,9 +382,12 @@ class ServerStore(Store):
         if self._is_ready:
             return
         try:
-            with closed_after_errors(ServerConnection(self.url, WRITER_SETTINGS, WRITER_CONNECTION)) as connection:
+            with ExitStack() as on_error:
+                connection = ServerConnection(self.url, WRITER_SETTINGS, WRITER_CONNECTION)
+                on_error.callback(connection.close)
                 _check_server(self.url, connection)
                 apply_schema(cast("sqlite3.Connection", connection), schema_of(self.url), describe_server(self.url))
+                on_error.pop_all()
         except ServerError as error:
             # A problem that a person must correct is a StoreError.
             if error.is_passing and not error.sqlstate.startswith(("28", "3D", "42")) and not MISTAKE.search(str(error)):
@@ -495,14 +497,16 @@ def open_server_read_only(url: str) -> sqlite3.Connection:
     """A connection to the server that only reads. Raises StoreError if there is nothing to read."""
     server, schema = describe_server(url), schema_of(url)
     try:
-        with closed_after_errors(ServerConnection(url, READER_SETTINGS)) as connection:
+        with ExitStack() as on_error:
+            connection = ServerConnection(url, READER_SETTINGS)
+            on_error.callback(connection.close)
             reader = cast("sqlite3.Connection", connection)
             missing = missing_migrations(reader, schema, server)
+            if not missing:
+                on_error.pop_all()
+                return reader
     except ServerError as error:
         raise StoreError(f"cannot use {server} just now: {error}") from error
-    if not missing:
-        return reader
-    connection.close()
     if is_new(missing):
         raise StoreError(f"{server} has no tables of heartbeatd in the schema {schema} yet; heartbeatd run creates them")
     raise StoreError(f"{server} was written by an older heartbeatd (without schema {missing[0]}); heartbeatd run upgrades it")

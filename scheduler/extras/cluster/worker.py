@@ -206,8 +206,7 @@ def drain_worker(name: str, path: Path) -> None:
 async def _drain(queue: JobQueue, name: str, lease: float) -> int:
     if not (found := await queue.drain(name, lease)):
         names = list_names([each.name for each in await queue.find_workers(lease)])
-        others = f"write one of these: {names}" if names else "none is running at all"
-        raise InputError(f"no worker {name!r} is running; {others}")
+        raise InputError(f"no worker {name!r} is running; write one of these: {names}" if names else "no worker is running")
     return sum(found)
 
 

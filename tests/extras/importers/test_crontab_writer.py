@@ -145,7 +145,7 @@ def test_a_wrapped_range_of_weekdays_is_written_out_for_debians_cron() -> None:
         ),
         (
             {"schedule": None, "at": parse_one_time("2026-12-24T18:00", BERLIN)},
-            "it fires once, and a crontab only supports repeated jobs",
+            "it runs once, and a crontab only supports repeated jobs",
         ),
         ({"schedule": parse_schedule("0 3 L * *", BERLIN)}, "a crontab does not support the L and # of 0 3 L * *"),
         ({"schedule": parse_schedule("0 3 * * fri#2", BERLIN)}, "a crontab does not support the L and # of 0 3 * * fri#2"),
