@@ -26,7 +26,7 @@ from scheduler.engine.clock_adjustment import ClockReading
 from scheduler.model.daemon_health import ReloadState
 from scheduler.store.database import open_read_only
 from scheduler.telemetry.metrics import Metrics, ScrapeState
-from scheduler.web.health import GZIP_LEVEL
+from scheduler.web.probes import GZIP_LEVEL
 
 SCRAPES = 5
 RATE = 20  # runs per second of the real daemon

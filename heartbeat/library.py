@@ -20,7 +20,7 @@ from heartbeat.prompt import Memory, Past, PromptFacts, PromptWake
 from heartbeat.result import AttemptResult, Outcome, Reason
 from heartbeat.runners import Action, AgentRequest, Answer, Decision, Failure, Resources
 from heartbeat.runners.agent_json import parse_answer
-from heartbeat.runners.errors import CallError, redacted_line
+from heartbeat.runners.call_errors import CallError, redacted_line
 from heartbeat.runners.redaction import NO_SECRETS
 from heartbeat.spec import Decide, DedupNormalize, Fallback, Heartbeat, HttpRunner, ModelRunner, OkMatch, OnMissing, Provider
 from heartbeat.verdict import Suppression

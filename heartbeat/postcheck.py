@@ -11,8 +11,8 @@ from pathlib import Path
 
 from heartbeat.result import ANSWERED, AttemptResult, Reason
 from heartbeat.runners import Resources
+from heartbeat.runners.call_errors import describe_failure
 from heartbeat.runners.dispatch import offload
-from heartbeat.runners.errors import describe_failure
 from heartbeat.runners.redaction import NO_SECRETS, Redactor
 from heartbeat.spec import Postcheck
 from heartbeat.verdict import Suppression

@@ -9,7 +9,7 @@ from enum import StrEnum
 from hashlib import sha256
 
 from heartbeat.runners import Failure, LookAtSource, Resources, StartProcess
-from heartbeat.runners.errors import CallError, describe_failure
+from heartbeat.runners.call_errors import CallError, describe_failure
 from heartbeat.runners.redaction import NO_SECRETS
 from heartbeat.spec import Agent, Precheck, Source
 

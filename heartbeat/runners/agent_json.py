@@ -9,7 +9,7 @@ from typing import Any
 
 from heartbeat.findings import InvalidFindings, Report, parse_reminders, parse_report
 from heartbeat.runners import MAX_ANSWER, AgentRequest, Answer, Failure, Tokens, ToolCall, credible_usage
-from heartbeat.runners.errors import CallError, find_message, redacted_line
+from heartbeat.runners.call_errors import CallError, find_message, redacted_line
 from heartbeat.runners.redaction import Redactor
 from heartbeat.verdict import OK_TOKEN
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from heartbeat.runners import AgentRequest, Answer, Failure, HttpClient, HttpReply, OfferedTool
 from heartbeat.runners.agent_json import clean_text, model_name, parse_usage, token_count
-from heartbeat.runners.errors import INVALID_ADDRESS, CallError, error_from_reply, find_request_id, parse_json_object
+from heartbeat.runners.call_errors import INVALID_ADDRESS, CallError, error_from_reply, find_request_id, parse_json_object
 from heartbeat.runners.model_call import (
     Message,
     ModelRequest,

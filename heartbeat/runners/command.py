@@ -32,7 +32,7 @@ from heartbeat.runners.agent_json import (
     usage_of_report,
     with_text,
 )
-from heartbeat.runners.errors import error_of_process, find_message, redacted_line, too_large_error
+from heartbeat.runners.call_errors import error_of_process, find_message, redacted_line, too_large_error
 from heartbeat.runners.redaction import Redactor, redactor_for_env
 from heartbeat.spec import CommandRunner
 

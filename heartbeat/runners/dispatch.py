@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 from heartbeat.runners import AgentRequest, Answer, Resources, anthropic, command, http, model_call, openai, python, tool_loop
-from heartbeat.runners.errors import CallError
+from heartbeat.runners.call_errors import CallError
 from heartbeat.runners.model_call import ModelApi
 from heartbeat.spec import CommandRunner, HttpRunner, ModelRunner, PythonRunner, Runner, Tools
 from heartbeat.threads import in_daemon_thread

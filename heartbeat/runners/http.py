@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from heartbeat.runners import AgentRequest, Answer, Failure, HttpClient, HttpReply, agent_json
-from heartbeat.runners.errors import CallError, error_from_reply, parse_json_object, redacted_line
+from heartbeat.runners.call_errors import CallError, error_from_reply, parse_json_object, redacted_line
 from heartbeat.runners.redaction import Redactor, is_secret, reveal_secret, secret_parts
 from heartbeat.spec import HttpRunner
 

@@ -14,7 +14,7 @@ from heartbeat import decision, findings
 from heartbeat.decision import InvalidDecision
 from heartbeat.findings import InvalidFindings, Report
 from heartbeat.runners import AgentRequest, Answer, Failure, HttpClient, OfferedTool, Resources, agent_json
-from heartbeat.runners.errors import CallError
+from heartbeat.runners.call_errors import CallError
 from heartbeat.runners.redaction import Redactor, reveal_secret, secret_parts
 from heartbeat.spec import ModelRunner, Provider
 

@@ -7,7 +7,14 @@ from collections.abc import Mapping, Sequence
 
 from heartbeat.runners import Answer, Failure, HttpClient, HttpReply, OfferedTool
 from heartbeat.runners.agent_json import model_name, parse_usage
-from heartbeat.runners.errors import CallError, error_from_reply, find_message, find_request_id, parse_json_object, redacted_line
+from heartbeat.runners.call_errors import (
+    CallError,
+    error_from_reply,
+    find_message,
+    find_request_id,
+    parse_json_object,
+    redacted_line,
+)
 from heartbeat.runners.model_call import Message, ModelRequest, Response, ToolChoice, ToolUse, read_access
 from heartbeat.runners.redaction import Redactor
 

@@ -23,7 +23,14 @@ from heartbeat.runners import (
     agent_json,
     python_child,
 )
-from heartbeat.runners.errors import CallError, add_stderr, error_of_process, parse_json_object, redacted_line, too_large_error
+from heartbeat.runners.call_errors import (
+    CallError,
+    add_stderr,
+    error_of_process,
+    parse_json_object,
+    redacted_line,
+    too_large_error,
+)
 from heartbeat.runners.redaction import NO_SECRETS
 from heartbeat.spec import PythonRunner
 from heartbeat.threads import finish_despite_cancellation, in_daemon_thread

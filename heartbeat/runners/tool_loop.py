@@ -30,7 +30,7 @@ from heartbeat.runners import (
     credible_usage,
     model_call,
 )
-from heartbeat.runners.errors import CallError
+from heartbeat.runners.call_errors import CallError
 from heartbeat.runners.model_call import Message, ModelApi, ModelRequest, Response, ToolUse
 from heartbeat.spec import ModelRunner, PromptLimit, Tools
 from heartbeat.words import format_count, shorten

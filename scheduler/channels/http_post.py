@@ -9,7 +9,7 @@ from datetime import timedelta
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from heartbeat.runners.errors import MAX_RETRY_AFTER, CallError, parse_retry_after, status_phrase
+from heartbeat.runners.call_errors import MAX_RETRY_AFTER, CallError, parse_retry_after, status_phrase
 from heartbeat.runners.redaction import Redactor
 from heartbeat.words import squeeze
 from scheduler.model.message import DeliveryResult

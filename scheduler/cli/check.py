@@ -12,7 +12,7 @@ import click
 
 from cron.job import Job
 from heartbeat.runners import OfferedTool
-from heartbeat.runners.errors import CallError
+from heartbeat.runners.call_errors import CallError
 from heartbeat.spec import Heartbeat, ModelRunner, Tools, offered_name
 from heartbeat.words import format_count, list_names, one_line
 from scheduler.cli import options

@@ -427,7 +427,7 @@ def database() -> None:
     """Copy the database to a file, or to and from a PostgreSQL server."""
 
 
-@command("database:back_up", of=database)
+@command("backup:back_up", of=database)
 @click.argument("copy", metavar="FILE", type=FILE)
 @options.config_option
 @options.state_option

@@ -29,7 +29,7 @@ from scheduler.model.message import Button, DeliveryResult
 from scheduler.model.outcome import Kind, Trigger
 from scheduler.model.problem import DAEMON, EndedBy, Problem, State, Subject
 from scheduler.model.settings import LAST_TARGET, Channel, OnUncertain, Target
-from scheduler.store import entries, outbox, problems, questions
+from scheduler.store import asked_questions, entries, outbox, problems
 from scheduler.store.outbox import NO_RUN, HeldMessage, Hold, Origin, OutboxMessage
 from scheduler.store.transaction import Transaction
 from scheduler.system import extras
@@ -134,7 +134,7 @@ def _hours_begin_at(tick: Tick, message: HeldMessage) -> datetime | None:
     held: one that joins held messages, one that a person wants at this time, and a question, because a run waits for its answer.
     """
     notice = message.notice or ""
-    if notice.startswith((HELD, questions.NOTICE)) or outbox.REPEATS.match(notice):
+    if notice.startswith((HELD, asked_questions.NOTICE)) or outbox.REPEATS.match(notice):
         return None
     entry = tick.plan.entries.get((Kind(message.kind), message.name)) if outbox.is_about_entry(message) else None
     chosen: list[Sequence[DeliverHours]]

@@ -32,8 +32,8 @@ from heartbeatd.answers import (
 from heartbeatd.verbs import Verb
 from scheduler.channels import registry
 from scheduler.config.file.message_parts import did_you_mean
-from scheduler.engine import notices, pending_runs, planning, questions, wake_starts
-from scheduler.engine.problems import after_close
+from scheduler.engine import ask_people, notices, pending_runs, planning, wake_starts
+from scheduler.engine.problem_rules import after_close
 from scheduler.engine.tick_items import Refused, Tick
 from scheduler.model.entry import Entry, Key
 from scheduler.model.entry_row import UNTIL_RESUMED, EntryRow, KnownState, Mute, parse_mute
@@ -43,8 +43,7 @@ from scheduler.model.outcome import DeliveryState, Kind, Skip, Trigger
 from scheduler.model.problem import Acknowledgement, Problem, Subject
 from scheduler.model.settings import Target
 from scheduler.model.wake import RejectedBecause, Wake
-from scheduler.store import agent_memory, entries, lane_holds, outbox, problems, runs, slot_records, wakes
-from scheduler.store import questions as store_questions
+from scheduler.store import agent_memory, asked_questions, entries, lane_holds, outbox, problems, runs, slot_records, wakes
 from scheduler.store.outbox import OutboxMessage
 from scheduler.store.transaction import Transaction
 
@@ -194,18 +193,18 @@ def report_result(tick: Tick, request: VerbRequest[verbs.ReportResult]) -> RunNu
 @effect_of(verbs.Ask)
 def ask_person(tick: Tick, request: VerbRequest[verbs.Ask]) -> Asked:
     """The time of the run stops until the question has ended."""
-    asked = questions.ask_person(tick, request.number, request.verb, request.sender.by)
+    asked = ask_people.ask_person(tick, request.number, request.verb, request.sender.by)
     return Asked(question=asked, says=f"question {asked.id} of run {asked.run}: {asked.course}")
 
 
 @effect_of(verbs.AnswerQuestion)
 def answer_question(tick: Tick, request: VerbRequest[verbs.AnswerQuestion]) -> Asked:
     """A run cannot answer its own questions, nor a token of some agents those that it has asked."""
-    sender, asked = request.sender, store_questions.find_question(tick.tx.db, request.number)
+    sender, asked = request.sender, asked_questions.find_question(tick.tx.db, request.number)
     is_limited = any(each.name == sender.token and each.agents is not None for each in tick.plan.settings.server.tokens)
     if asked and ((sender.run or "").endswith(f"/{asked.run}") or (is_limited and asked.asked_by == sender.by)):
         raise Refused("own_question", f"question {asked.id} is for people; who has asked it cannot answer it")
-    answered = questions.answer_question(tick, request.number, request.verb.answer, sender.by)
+    answered = ask_people.answer_question(tick, request.number, request.verb.answer, sender.by)
     return Asked(question=answered, says=f"question {answered.id} of run {answered.run}: {answered.course}")
 
 

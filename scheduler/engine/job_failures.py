@@ -15,7 +15,7 @@ from operator import attrgetter
 
 from heartbeat.spec import Heartbeat
 from scheduler.engine import budget_reservations, notices, planning
-from scheduler.engine.problems import Change, News, after_end
+from scheduler.engine.problem_rules import Change, News, after_end
 from scheduler.engine.reported_problems import failing_jobs, is_about_job
 from scheduler.engine.tick_items import Tick
 from scheduler.model.entry import Claim

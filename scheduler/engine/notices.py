@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 from heartbeat.findings import Severity
 from heartbeat.words import abbreviate_duration, list_names
 from scheduler.channels import registry
-from scheduler.engine.problems import REMIND_CRITICAL, Change, News, after_end, after_removal, news_of
+from scheduler.engine.problem_rules import REMIND_CRITICAL, Change, News, after_end, after_removal, news_of
 from scheduler.engine.tick_items import Tick
 from scheduler.model.circuit import Circuit
 from scheduler.model.entry import Claim, Entry

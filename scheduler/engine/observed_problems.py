@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 
 from heartbeat.findings import Severity
 from scheduler.engine import notices
-from scheduler.engine.problems import Change, News, after_end, after_finding
+from scheduler.engine.problem_rules import Change, News, after_end, after_finding
 from scheduler.engine.tick_items import Tick
 from scheduler.model.circuit import Circuit, circuit_blamed_for, circuit_of_call, is_answered, required_circuits
 from scheduler.model.entry import Claim

@@ -15,7 +15,7 @@ from scheduler.model.outcome import AttemptResult, Failure, Kind, Outcome, Reaso
 from scheduler.store import clock_changes, entries, run_history, runs
 from scheduler.store.runs import AwaitedResult
 from scheduler.store.transaction import Transaction
-from scheduler.work.attempt import classify_answer
+from scheduler.work.claimed_attempt import classify_answer
 
 MAX_GIVEN_UP_PER_TICK = 100  # results that are given up in one tick
 GRACE_AFTER_START = timedelta(minutes=5)  # no result is given up earlier: while the daemon was down, none could be reported

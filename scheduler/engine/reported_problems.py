@@ -13,7 +13,7 @@ from heartbeat.evidence import MAX_LINES, Event, Line, Look, OpenProblem, Subjec
 from heartbeat.findings import Severity, comparable_key
 from heartbeat.precheck import PrecheckStatus
 from heartbeat.spec import Agent
-from scheduler.engine.problems import Change, News, after_end, after_finding, news_of
+from scheduler.engine.problem_rules import Change, News, after_end, after_finding, news_of
 from scheduler.model import problem
 from scheduler.model.entry import Claim
 from scheduler.model.outcome import ANSWERED, FAILURES, AttemptResult, Kind, Skip, Trigger

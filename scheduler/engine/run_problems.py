@@ -12,7 +12,7 @@ from heartbeat.words import format_count
 from scheduler.engine import job_failures, notices, observed_problems, planning
 from scheduler.engine.job_failures import Woken
 from scheduler.engine.observed_problems import FailedCircuit
-from scheduler.engine.problems import Change, after_end, after_finding, news_of, times_in_a_row
+from scheduler.engine.problem_rules import Change, after_end, after_finding, news_of, times_in_a_row
 from scheduler.engine.reported_problems import ReportUpdate
 from scheduler.engine.tick_items import Tick
 from scheduler.model.entry import Claim

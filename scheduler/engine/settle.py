@@ -28,7 +28,7 @@ from scheduler.engine import (
     run_problems,
     wake_starts,
 )
-from scheduler.engine.problems import News
+from scheduler.engine.problem_rules import News
 from scheduler.engine.reported_problems import ReportUpdate
 from scheduler.engine.tick_items import Refused, Tick
 from scheduler.model.budget import NO_USAGE, cache_saving, call_cost

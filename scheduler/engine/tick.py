@@ -4,7 +4,7 @@
 
 1. An entry is due at a slot (`planning`), or at a wake (`wake_starts`).
 2. `claim` opens its run and gives all that the attempt needs.
-3. The executor carries the attempt out (`work/attempt`).
+3. The executor carries the attempt out (`work/claimed_attempt`).
 4. `settle` records the result, and queues the messages in the outbox (`store/outbox`).
 5. `delivery` claims the messages that are due, and the executor sends them (`channels`).
 """
@@ -20,13 +20,13 @@ from functools import partial
 from typing import TypeVar
 
 from scheduler.engine import (
+    ask_people,
     clock_adjustment,
     delivery,
     job_failures,
     maintenance,
     observed_problems,
     plan_sync,
-    questions,
     recovery,
     runs_in_progress,
     wake_starts,
@@ -490,7 +490,7 @@ class Engine:
 
 def _end_what_is_late(tick: Tick) -> datetime | None:
     """End the questions, and give up the results, whose time is over. Returns when that of the next one is over."""
-    return min(filter(None, (questions.end_overdue(tick), give_up_overdue(tick))), default=None)
+    return min(filter(None, (ask_people.end_overdue(tick), give_up_overdue(tick))), default=None)
 
 
 def _is_due_after_restart(plan: Plan, claim: Claim) -> bool:

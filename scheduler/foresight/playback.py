@@ -26,7 +26,7 @@ from heartbeat.attempt import finish_at_once
 from heartbeat.checks import load_checklist
 from heartbeat.precheck import NO_WORK
 from heartbeat.runners import AgentRequest, Answer, HttpReply, ProcessResult, Resources, Sight
-from heartbeat.runners.errors import CallError
+from heartbeat.runners.call_errors import CallError
 from heartbeat.spec import Agent, Heartbeat, Source
 from scheduler.engine import planning
 from scheduler.engine.clock_adjustment import ClockReading
@@ -43,7 +43,7 @@ from scheduler.store.boots import Boot
 from scheduler.store.database import MemoryStore
 from scheduler.store.entries import add_entries, all_entries, change_entry, get_entry
 from scheduler.store.transaction import Transaction
-from scheduler.work.attempt import attempt
+from scheduler.work.claimed_attempt import attempt
 from scheduler.work.executor import Done
 from scheduler.work.plan import make_plan
 

@@ -17,7 +17,7 @@ from heartbeat.words import shorten
 from heartbeatd.answers import PreconditionResult, Preconditions, QuietReason
 from scheduler.engine import planning
 from scheduler.engine.claim import hypothetical_claim
-from scheduler.engine.problems import remind_interval
+from scheduler.engine.problem_rules import remind_interval
 from scheduler.engine.tick_items import Tick
 from scheduler.insight import schedule_texts
 from scheduler.insight.entry_states import active_mute
@@ -31,7 +31,7 @@ from scheduler.model.problem import FALLBACK, Problem, State, Subject, Told
 from scheduler.store import breakers, lane_holds, problems, run_history, runs
 from scheduler.store.transaction import Transaction
 from scheduler.system.lanes import Lanes
-from scheduler.work.attempt import preconditions
+from scheduler.work.claimed_attempt import preconditions
 from scheduler.work.plan import Plan
 
 MAX_PROBLEMS = 3  # problems that a reason names; the list of problems has all of them

@@ -23,7 +23,7 @@ from scheduler.model.config_changes import KeyChange, Override, RecordedConfigEv
 from scheduler.model.entry import Entry, Key
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.outcome import Kind, Trigger
-from scheduler.store import config_history, entries, lane_holds, outbox, problems, questions, run_history, wakes
+from scheduler.store import asked_questions, config_history, entries, lane_holds, outbox, problems, run_history, wakes
 from scheduler.store.entries import PastState
 from scheduler.store.outbox import EntryMessages
 from scheduler.store.run_history import CauseCount
@@ -131,7 +131,7 @@ class Records:
     @cached_property
     def asking(self) -> dict[Key, PersonQuestion]:
         """The questions that wait for an answer now, by entry; the one for which it has waited longest."""
-        return {(Kind(each.kind), each.name): each for each in reversed(questions.open_questions(self.db))}
+        return {(Kind(each.kind), each.name): each for each in reversed(asked_questions.open_questions(self.db))}
 
     @cached_property
     def in_progress(self) -> list[tuple[Kind, str, int]]:

@@ -23,6 +23,7 @@ from scheduler.model.entry_row import EntryRow
 from scheduler.model.outcome import Kind
 from scheduler.model.problem import PROVIDER, REPORTED, Problem, Subject
 from scheduler.store import (
+    asked_questions,
     boots,
     breakers,
     clock_changes,
@@ -32,7 +33,6 @@ from scheduler.store import (
     outbox,
     overviews,
     problems,
-    questions,
     run_history,
     spend,
     wakes,
@@ -76,7 +76,7 @@ def read_status(
             if each.wakes_waiting
         ],
         reminders=wakes.list_reminders(db),
-        questions=questions.open_questions(db),
+        questions=asked_questions.open_questions(db),
         held=outbox.held_by_channel(db),
         reserve_bytes=reserve_bytes,
         deadman_problem=boot.deadman_problem if boot else None,

@@ -27,7 +27,7 @@ from aiohttp.tracing import Trace
 from yarl import URL
 
 from heartbeat.runners import Failure, HttpReply
-from heartbeat.runners.errors import INVALID_ADDRESS, CallError
+from heartbeat.runners.call_errors import INVALID_ADDRESS, CallError
 from heartbeat.threads import in_daemon_thread
 from scheduler.model.settings import Network
 from scheduler.net import address_guard, proxies

@@ -26,7 +26,7 @@ from scheduler.model.budget import NANO
 from scheduler.model.entry import Key
 from scheduler.model.outcome import ANSWERED, FAILURES, DeliveryState, Kind, Outcome, Reason, Skip, Suppression, Trigger
 from scheduler.model.timestamps import from_millis, to_millis
-from scheduler.store import outbox, questions, wakes
+from scheduler.store import asked_questions, outbox, wakes
 from scheduler.store.outbox import Delivery
 from scheduler.store.rows import read_part, read_row
 
@@ -230,7 +230,7 @@ def get_run_with_wakes(db: sqlite3.Connection, run_id: int) -> RunWithWakes | No
 def read_run(db: sqlite3.Connection, row: sqlite3.Row) -> RunRecord:
     """The run in a row, with the state of its messages."""
     deliveries = deliveries_of_runs(db, {row["id"]: row["repeats"]})[row["id"]]
-    asked = questions.questions_of_run(db, row["id"])
+    asked = asked_questions.questions_of_run(db, row["id"])
     was_checked = row["precheck_output"] is not None
     checked = read_part(PrecheckRecord, row, "precheck_", exit_code=row["precheck_exit"]) if was_checked else None
     return read_row(

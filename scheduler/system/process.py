@@ -21,7 +21,7 @@ from queue import SimpleQueue
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from heartbeat.runners import ProcessResult, StartProcess
-from heartbeat.runners.errors import CallError
+from heartbeat.runners.call_errors import CallError
 from heartbeat.runners.redaction import reveal_secret
 from heartbeat.threads import finish_despite_cancellation
 from scheduler.system.file_limits import is_scarcity

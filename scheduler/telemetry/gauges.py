@@ -19,7 +19,7 @@ from scheduler.model.outcome import LONGEST_RETRY_DELAY, Kind
 from scheduler.model.problem import CHANNEL, PROVIDER, Subject
 from scheduler.model.settings import Settings
 from scheduler.model.timestamps import from_millis
-from scheduler.store import boots, breakers, disk_reserve, outbox, overviews, problems, questions, spend, wakes
+from scheduler.store import asked_questions, boots, breakers, disk_reserve, outbox, overviews, problems, spend, wakes
 from scheduler.telemetry.catalog import Reading
 
 EntryLabels = tuple[str, str]
@@ -99,7 +99,7 @@ def read_waiting(reading: Reading, db: sqlite3.Connection, wanted: Collection[En
     for name, number in wakes.count_waiting_by_agent(db).items():
         if (Kind.HEARTBEAT, name) in wanted:
             reading.show("heartbeatd_wakes_pending", number, name)
-    for key, number in Counter((each.kind, each.name) for each in questions.open_questions(db)).items():
+    for key, number in Counter((each.kind, each.name) for each in asked_questions.open_questions(db)).items():
         if key in wanted:
             reading.show("heartbeatd_questions_open", number, *key)
 

@@ -41,7 +41,7 @@ from scheduler.insight.schedule_texts import TimeFormat
 from scheduler.model.entry import Key
 from scheduler.model.outcome import DeliveryState, Kind
 from scheduler.model.problem import CHANNEL
-from scheduler.store import agent_memory, disk_reserve, entries, outbox, questions, run_history, wakes
+from scheduler.store import agent_memory, asked_questions, disk_reserve, entries, outbox, run_history, wakes
 from scheduler.store.database import parse_row_id
 from scheduler.store.run_history import RunFilter
 from scheduler.system import lanes, state_lock
@@ -187,7 +187,7 @@ def list_problems(request: ApiRequest, question: ListProblems) -> answers.Proble
 
 @handles(GetQuestion)
 def get_question(request: ApiRequest, _: GetQuestion) -> answers.PersonQuestion:
-    return _found(request, "question", questions.find_question)
+    return _found(request, "question", asked_questions.find_question)
 
 
 @handles(GetWake)

@@ -17,7 +17,7 @@ from heartbeatd.verbs import NO_VERSION
 from scheduler import __version__
 from scheduler.system import extras
 from scheduler.system.extras import UnusableExtra
-from scheduler.web import alertmanager, checklists, config_editing, event_stream, health, openapi, queries
+from scheduler.web import alertmanager, checklists, config_editing, event_stream, openapi, probes, queries
 from scheduler.web.api_request import MAX_BODY_BYTES, ApiRequest, HttpHandler, authorized_caller, parse_sent, read_json_object
 from scheduler.web.app_state import AppState
 from scheduler.web.http_errors import HANDLERS, HttpError, error_response, unauthorized_error, unknown_key
@@ -65,10 +65,10 @@ class _McpEndpoint:
 
 def build_routes(app_state: AppState) -> list[Route]:
     """The routes of the API and of the probes."""
-    probes = {"/healthz": health.why_frozen, "/readyz": health.why_not_ready}
+    checks = {"/healthz": probes.why_frozen, "/readyz": probes.why_not_ready}
     return [
-        Route("/metrics", health.metrics_endpoint(app_state), methods=["GET"]),
-        *(Route(path, health.probe_endpoint(app_state, find), methods=["GET"]) for path, find in probes.items()),
+        Route("/metrics", probes.metrics_endpoint(app_state), methods=["GET"]),
+        *(Route(path, probes.probe_endpoint(app_state, find), methods=["GET"]) for path, find in checks.items()),
         Route("/api/v1/openapi.json", _get_openapi, methods=["GET"]),
         Route(event_stream.PATH, _stream_endpoint(app_state), methods=["GET"]),
         *(Route(each.path, _endpoint(app_state, each), methods=[each.method]) for each in ENDPOINTS.values()),

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from heartbeat.runners import Failure
-from heartbeat.runners.errors import CallError
+from heartbeat.runners.call_errors import CallError
 from heartbeat.runners.redaction import Redactor, reveal_secret
 from heartbeat.spec import Source
 from heartbeat.words import format_count, squeeze

@@ -24,7 +24,7 @@ from scheduler.system import extras
 from scheduler.system.extras import UnusableExtra
 from scheduler.system.log import log_event
 from scheduler.system.process import Children, Conversation
-from scheduler.work.attempt import attempt
+from scheduler.work.claimed_attempt import attempt
 from scheduler.work.executor import Done, Executor, WorkerLoop
 from scheduler.work.sources import SourceReader
 

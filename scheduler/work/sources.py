@@ -28,7 +28,7 @@ from zoneinfo import ZoneInfo
 
 from heartbeat.precheck import MAX_PROMPT_OUTPUT
 from heartbeat.runners import Failure, HttpReply, Sight, StartProcess
-from heartbeat.runners.errors import CallError, describe_failure
+from heartbeat.runners.call_errors import CallError, describe_failure
 from heartbeat.runners.redaction import Redactor, reveal_secret
 from heartbeat.spec import Source
 from heartbeat.threads import in_daemon_thread

@@ -12,7 +12,7 @@ from run_async import send_message
 from servers.scripted import Act, drip, half, hang_up, page, reply, reset, silence
 from servers.telegram import CHAT, TOKEN, URL, Telegram, refusal
 
-from heartbeat.runners.errors import MAX_RETRY_AFTER
+from heartbeat.runners.call_errors import MAX_RETRY_AFTER
 from scheduler.channels import telegram as telegram_channel
 from scheduler.channels.telegram import send
 from scheduler.model.message import DeliveryOutcome, DeliveryResult, Message

@@ -18,7 +18,7 @@ from loops import loop_over
 from run_async import NOW, send_message
 from servers.scripted import Act, Server, hang_up, raw, silence
 
-from heartbeat.runners.errors import parse_retry_after
+from heartbeat.runners.call_errors import parse_retry_after
 from heartbeatd.secret import Secret
 from scheduler.channels.webhook import send
 from scheduler.model.message import DeliveryOutcome, DeliveryResult, Message

@@ -24,7 +24,7 @@ from world import MakeWorld, World
 from heartbeat.findings import Severity
 from scheduler.cli.main import main
 from scheduler.engine.config_reload import note_rejected_config
-from scheduler.engine.problems import after_finding
+from scheduler.engine.problem_rules import after_finding
 from scheduler.model.circuit import Circuit
 from scheduler.model.problem import Finding, Subject
 from scheduler.model.settings import Target

@@ -20,7 +20,7 @@ from servers.scripted import Server, reply
 from test_telegram import MESSAGE
 
 from heartbeat.runners import AgentRequest
-from heartbeat.runners.errors import CallError
+from heartbeat.runners.call_errors import CallError
 from heartbeat.spec import HttpRunner, ModelRunner, Provider
 from heartbeatd import AsyncClient, Client, HeartbeatdError
 from heartbeatd.secret import Secret

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from heartbeat.runners import Failure, ProcessResult
-from heartbeat.runners.errors import CallError
+from heartbeat.runners.call_errors import CallError
 from heartbeatd.secret import Secret
 from scheduler.system import process
 from scheduler.system.process import Children, EndReason, StartPermit

@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from heartbeat.findings import Severity
-from scheduler.engine.problems import News, after_end, after_finding, news_of
+from scheduler.engine.problem_rules import News, after_end, after_finding, news_of
 from scheduler.model.problem import Acknowledgement, Finding, Problem, State, Subject
 from scheduler.model.settings import Target
 

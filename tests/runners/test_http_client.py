@@ -17,7 +17,7 @@ from run_async import DIRECT, new_http_client, post_with_client
 from servers.scripted import CERTIFICATE, Act, Server, after, raw, reply, reset, silent_until_closed
 
 from heartbeat.runners import Failure, HttpReply
-from heartbeat.runners.errors import INVALID_ADDRESS, CallError
+from heartbeat.runners.call_errors import INVALID_ADDRESS, CallError
 from scheduler.model.settings import Network
 from scheduler.net.http_client import HttpClient
 

@@ -17,7 +17,7 @@ from scheduler.model.entry import Claim, OpenRun
 from scheduler.model.outcome import AttemptResult, Kind, Trigger
 from scheduler.system.process import Children
 from scheduler.work import plan
-from scheduler.work.attempt import attempt
+from scheduler.work.claimed_attempt import attempt
 
 
 def run_job(folder: Path, keys: str, environ: dict[str, str] | None = None, after: float | None = None) -> AttemptResult:

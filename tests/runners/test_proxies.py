@@ -21,7 +21,7 @@ from servers.telegram import URL as TELEGRAM_URL
 from test_telegram import MESSAGE
 
 from heartbeat.runners import AgentRequest, Failure
-from heartbeat.runners.errors import CallError
+from heartbeat.runners.call_errors import CallError
 from heartbeat.spec import HttpRunner, ModelRunner, Provider
 from heartbeatd.secret import Secret
 from scheduler.channels import apprise, discord, telegram, webhook

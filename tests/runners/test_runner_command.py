@@ -12,7 +12,7 @@ import pytest
 from run_async import run_synchronously
 
 from heartbeat.runners import MAX_ANSWER, AgentRequest, Answer, Failure, ProcessResult, command
-from heartbeat.runners.errors import MAX_STDERR
+from heartbeat.runners.call_errors import MAX_STDERR
 from heartbeat.spec import CommandRunner
 from heartbeatd.secret import Secret
 

@@ -26,7 +26,7 @@ from servers.dovecot import CERTIFICATE, PASSWORD, Mailbox, running_dovecot
 from servers.scripted import Act, Server, reply, silence
 
 from heartbeat.runners import Sight
-from heartbeat.runners.errors import CallError
+from heartbeat.runners.call_errors import CallError
 from heartbeat.spec import Source
 from heartbeatd.secret import Secret
 from scheduler.net.http_client import HttpClient

@@ -22,7 +22,7 @@ from scheduler.model.outcome import AttemptResult, Kind, Outcome, Reason, Skip, 
 from scheduler.model.prompt_cache import LOOKS_KEPT, MISSES
 from scheduler.model.timestamps import MILLISECOND, from_millis, to_millis
 from scheduler.model.wake import Wake
-from scheduler.store import cost_history, entries, lane_holds, overviews, questions, recorded_runs, run_history, runs, wakes
+from scheduler.store import asked_questions, cost_history, entries, lane_holds, overviews, recorded_runs, run_history, runs, wakes
 from scheduler.store.rows import insert_new
 from scheduler.store.run_history import RunFilter
 from scheduler.store.transaction import Transaction
@@ -253,7 +253,7 @@ def test_each_awaited_result_has_its_own_time_which_stops_while_a_person_is_aske
         True
     ]
     tx.now = at(5)
-    questions.close_question(tx, asked, answer="yes")
+    asked_questions.close_question(tx, asked, answer="yes")
     assert from_millis(column(tx, "result_due_at", ids[2])) == at(67)
     runs.stop_awaiting_result(tx, *OPS, at(3))
     assert [column(tx, "result_due_at", run) is None for run in ids] == [True, False, False]
@@ -264,7 +264,7 @@ def test_each_awaited_result_has_its_own_time_which_stops_while_a_person_is_aske
 def ask(
     tx: Transaction, run: int, key: str = "a", fence: int = 1, text: str = "Go?", options: tuple[str, ...] = ("yes", "no")
 ) -> int:
-    asked = questions.add_question(tx, run, OPS, key, fence, text, options, (), "command", at(30))
+    asked = asked_questions.add_question(tx, run, OPS, key, fence, text, options, (), "command", at(30))
     return asked.id
 
 
@@ -277,13 +277,13 @@ def test_a_run_has_waited_since_its_first_open_question_until_its_last_one_has_e
     ask(tx, other)
     for minute, number, due in ((3, numbers[0], 60), (7, numbers[1], 67)):
         tx.now = at(minute)
-        questions.close_question(tx, number, answer="yes")
+        asked_questions.close_question(tx, number, answer="yes")
         assert from_millis(column(tx, "result_due_at", run)) == at(due)
     tx.now = at(10)
-    later = questions.find_question(tx.db, ask(tx, run, "c"))
+    later = asked_questions.find_question(tx.db, ask(tx, run, "c"))
     assert later is not None
     assert later.waits_since == at(10)
-    assert [each.run for each in questions.open_questions(tx.db)] == [other, run]
+    assert [each.run for each in asked_questions.open_questions(tx.db)] == [other, run]
 
 
 def test_a_further_attempt_asks_the_same_question_again_by_its_key_or_its_text_unless_nobody_has_answered_it(
@@ -292,10 +292,10 @@ def test_a_further_attempt_asks_the_same_question_again_by_its_key_or_its_text_u
     run, other = add(tx, 0), add(tx, 1)
     by_key, by_text = ask(tx, run, "a"), ask(tx, run, "b", text="Which?", options=("x", "y"))
     unanswered = ask(tx, run, "c", text="Nobody?")
-    questions.close_question(tx, unanswered, why="time")
+    asked_questions.close_question(tx, unanswered, why="time")
 
     def again(key: str, fence: int, text: str, options: tuple[str, ...], of: int = run) -> int | None:
-        found = questions.asked_before(tx, of, key, fence, text, options)
+        found = asked_questions.asked_before(tx, of, key, fence, text, options)
         return found and found.id
 
     assert again("new", 1, "Which?", ("x", "y")) is None, "the same attempt"
@@ -311,11 +311,11 @@ def test_a_question_is_over_when_its_time_is_or_when_nothing_waits_for_it(tx: Tr
     ended, awaited = add(tx, 0), add(tx, 1, "async", result_due_at=at(60))
     waits = add(tx, 2, "failed", state="waiting", fence=2)
     numbers = [ask(tx, run, fence=fence) for run, fence in ((ended, 1), (awaited, 0), (waits, 1))]
-    assert [each.id for each in questions.questions_over(tx.db, at(29))] == [numbers[0]]
-    assert [each.id for each in questions.questions_over(tx.db, at(30))] == numbers
-    assert not questions.waits_for_person(tx.db, waits), "an earlier attempt has asked it"
+    assert [each.id for each in asked_questions.questions_over(tx.db, at(29))] == [numbers[0]]
+    assert [each.id for each in asked_questions.questions_over(tx.db, at(30))] == numbers
+    assert not asked_questions.waits_for_person(tx.db, waits), "an earlier attempt has asked it"
     ask(tx, waits, "b", fence=2)
-    assert questions.waits_for_person(tx.db, waits)
+    assert asked_questions.waits_for_person(tx.db, waits)
 
 
 def test_runs_are_listed_by_their_filters_and_page_by_page(tx: Transaction) -> None:

@@ -15,7 +15,7 @@ from heartbeatd.verbs import Ack, CloseProblem, Drop, Mute, NoteActivity, Retry,
 from scheduler.engine import notices
 from scheduler.engine.delivery import Delivery
 from scheduler.engine.effects import VerbRequest
-from scheduler.engine.problems import after_finding
+from scheduler.engine.problem_rules import after_finding
 from scheduler.engine.tick_items import Refused, Tick
 from scheduler.insight.entry_day import explain_day
 from scheduler.insight.explanation import explain_now

@@ -15,8 +15,8 @@ from world import Delayed, MakeWorld, World, utc
 from heartbeat.runners import MAX_ANSWER
 from heartbeatd.answers import PersonQuestion
 from heartbeatd.verbs import AnswerQuestion, Ask, Cancel, HoldLock, NoteActivity, ReportResult, Retry
+from scheduler.engine.ask_people import MAX_OPEN
 from scheduler.engine.effects import Sender, VerbRequest
-from scheduler.engine.questions import MAX_OPEN
 from scheduler.engine.tick_items import Refused
 from scheduler.insight.status_data import read_status
 from scheduler.model.message import DeliveryResult

@@ -47,7 +47,7 @@ from scheduler.store.transaction import Transaction
 from scheduler.system import lanes
 from scheduler.system.process import Children
 from scheduler.work import plan
-from scheduler.work.attempt import attempt
+from scheduler.work.claimed_attempt import attempt
 from scheduler.work.executor import Done
 from scheduler.work.run_extras import ModelTools
 from scheduler.work.sources import SourceReader

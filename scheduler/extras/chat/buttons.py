@@ -18,9 +18,9 @@ from heartbeatd.operations import Concern
 from heartbeatd.secret import Secret
 from heartbeatd.verbs import RESUME, RUN_AGAIN, VERB_ENDPOINTS, VERBS, Resume, Verb
 from scheduler.channels import registry, telegram
+from scheduler.engine.ask_people import answer_question
 from scheduler.engine.delivery import open_problems_in
 from scheduler.engine.effects import Sender, VerbRequest
-from scheduler.engine.questions import answer_question
 from scheduler.engine.tick_items import Refused, Tick
 from scheduler.extras.chat.telegram_buttons import FromPerson, Press, bot_of
 from scheduler.model.events import ButtonPressed
@@ -29,7 +29,7 @@ from scheduler.model.outcome import Kind, Trigger
 from scheduler.model.problem import PAUSED
 from scheduler.model.settings import Channel
 from scheduler.model.timestamps import from_millis, to_millis
-from scheduler.store import outbox, questions
+from scheduler.store import asked_questions, outbox
 from scheduler.store.outbox import OutboxMessage
 from scheduler.store.transaction import Transaction
 
@@ -91,7 +91,7 @@ def buttons_of(tx: Transaction, message: OutboxMessage, channel: Channel) -> tup
     bot = bot_of(channel)
     if message.part != message.parts or bot is None:
         return ()
-    if (question := questions.question_of_notice(tx.db, message.notice)) is not None:
+    if (question := asked_questions.question_of_notice(tx.db, message.notice)) is not None:
         ends = to_millis(question.until) // 1000
         return tuple(
             Button("answer", option, _signed_data(bot.token, message, f"{ANSWER}{number}", ends))
@@ -179,7 +179,7 @@ class PressButton:
             return None, "forged"
         message = found[0] if found else None
         channel = tick.plan.settings.channels.get(message.channel) if message else None
-        question = questions.question_of_notice(tick.tx.db, message.notice) if message else None
+        question = asked_questions.question_of_notice(tick.tx.db, message.notice) if message else None
         bot = bot_of(channel) if channel and (channel.buttons or question) else None
         if message is None or channel is None or bot is None:
             return None, "forged"
@@ -197,7 +197,7 @@ class PressButton:
 
     def _act(self, tick: Tick, message: OutboxMessage, action: str) -> str:
         name = self.press.sender_on(message.channel)
-        question = questions.question_of_notice(tick.tx.db, message.notice)
+        question = asked_questions.question_of_notice(tick.tx.db, message.notice)
         if question is not None:
             return answer_question(tick, question.id, question.options[int(action.removeprefix(ANSWER))], name).course
         person = Sender(name, source=Trigger.API)

@@ -9,9 +9,9 @@ from zoneinfo import ZoneInfo
 
 from heartbeatd.operations import parse_span
 from heartbeatd.verbs import CloseProblem, Wake
+from scheduler.engine.ask_people import answer_question
 from scheduler.engine.delivery import open_problems_in
 from scheduler.engine.effects import Sender, VerbRequest
-from scheduler.engine.questions import answer_question
 from scheduler.engine.tick_items import Refused, Tick
 from scheduler.extras.chat.buttons import is_from_its_chat
 from scheduler.extras.chat.telegram_buttons import Reply, bot_of
@@ -22,7 +22,7 @@ from scheduler.model.local_days import local_text
 from scheduler.model.outcome import Kind, Trigger
 from scheduler.model.settings import Target
 from scheduler.model.timestamps import to_millis
-from scheduler.store import outbox, questions, wakes
+from scheduler.store import asked_questions, outbox, wakes
 from scheduler.store.outbox import HeldMessage, Hold, OutboxMessage
 
 LATER = timedelta(hours=1)
@@ -92,7 +92,8 @@ class ReplyToMessage:
         message = self._find_message(tick)
         if message is None:
             return ""  # it may be meant for another program
-        channel, question = tick.plan.settings.channels[message.channel], questions.question_of_notice(tick.tx.db, message.notice)
+        channel = tick.plan.settings.channels[message.channel]
+        question = asked_questions.question_of_notice(tick.tx.db, message.notice)
         if not self.reply.people & {*((question and question.people) or channel.people)}:
             self._report(tick, message, "not_allowed")
             return "Only the people of this channel may answer its messages."

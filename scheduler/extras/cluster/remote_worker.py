@@ -22,7 +22,7 @@ from functools import partial
 from typing import Any
 
 from heartbeat.runners import Failure
-from heartbeat.runners.errors import CallError
+from heartbeat.runners.call_errors import CallError
 from scheduler.extras.cluster.executors import (
     POLL_SECONDS,
     RETRY_SECONDS,

@@ -33,7 +33,7 @@ from mcp.types import CallToolRequest, CallToolRequestParams, CallToolResult, Im
 
 from heartbeat.runners import Failure, HttpReply, OfferedTool, ToolResult
 from heartbeat.runners.agent_json import clean_data, clean_text
-from heartbeat.runners.errors import MAX_STDERR, CallError, error_from_reply, redacted_line
+from heartbeat.runners.call_errors import MAX_STDERR, CallError, error_from_reply, redacted_line
 from heartbeat.runners.redaction import Redactor, is_secret, reveal_secret, secret_parts
 from heartbeat.spec import McpServer, Tools, offered_name
 from heartbeat.threads import finish_despite_cancellation

@@ -31,7 +31,7 @@ from scheduler.insight import explanation
 from scheduler.insight.status_data import read_status
 from scheduler.model.events import QuestionMoved
 from scheduler.model.message import DeliveryResult
-from scheduler.store import questions
+from scheduler.store import asked_questions
 
 CONFIG = """\
 host: web1
@@ -87,7 +87,7 @@ def answer(world: World, number: int, text: str, sender: Sender | None = None) -
 
 
 def state_of(world: World, number: int) -> str:
-    found = questions.find_question(world.store.connection, number)
+    found = asked_questions.find_question(world.store.connection, number)
     assert found is not None
     return found.course
 

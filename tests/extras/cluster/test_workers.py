@@ -35,7 +35,7 @@ from servers.scripted import Server, reply
 from simulated_clock import SimulatedClock
 from warm_start import Heartbeatd
 
-from heartbeat.runners.errors import CallError
+from heartbeat.runners.call_errors import CallError
 from heartbeatd.secret import Secret
 from scheduler.app import Daemon
 from scheduler.cli.main import commands

@@ -22,7 +22,7 @@ from test_endless_answers import check_reader
 
 from heartbeat.runners import AgentRequest, Answer, Failure, Resources, Tokens, TurnBudget
 from heartbeat.runners import dispatch as runners
-from heartbeat.runners.errors import CallError
+from heartbeat.runners.call_errors import CallError
 from heartbeat.spec import McpServer, ModelRunner, PromptLimit, Provider, ProviderKind, Tools
 from heartbeatd.secret import Secret
 from scheduler.net.http_client import HttpClient

@@ -15,7 +15,7 @@ from scheduler.model.events import QuestionMoved
 from scheduler.model.local_days import local_text
 from scheduler.model.outcome import DeliveryState, Kind
 from scheduler.model.settings import Target
-from scheduler.store import outbox, questions, run_history, runs
+from scheduler.store import asked_questions, outbox, run_history, runs
 from scheduler.store.outbox import Origin
 
 MAX_OPEN = 5  # questions of a run that wait at the same time
@@ -35,17 +35,17 @@ def ask_person(tick: Tick, run_id: int, verb: verbs.Ask, asked_by: str) -> Perso
     if wait > LONGEST_WAIT:
         raise Refused("bad_request", f"timeout: at most {format_duration(LONGEST_WAIT)}")
     text, key = verb.text.replace("\0", "").strip(), verb.key or secrets.token_hex(8)
-    known = questions.asked_before(tick.tx, run_id, key, fence, text, verb.options)
+    known = asked_questions.asked_before(tick.tx, run_id, key, fence, text, verb.options)
     if known is not None and (known.text, known.options) != (text, verb.options):
         raise Refused("key_used", f"key: this run has asked another question with the key {key!r}; choose another key")
     if known is not None:
-        tick.waiting[run_id] = questions.waits_for_person(tick.tx.db, run_id)
+        tick.waiting[run_id] = asked_questions.waits_for_person(tick.tx.db, run_id)
         return known
-    if len(questions.open_questions(tick.tx.db, run_id)) >= MAX_OPEN:
+    if len(asked_questions.open_questions(tick.tx.db, run_id)) >= MAX_OPEN:
         raise Refused("too_many_questions", f"run {run_id} waits for {MAX_OPEN} answers already")
-    if len(questions.questions_of_run(tick.tx.db, run_id)) >= MAX_ASKED:
+    if len(asked_questions.questions_of_run(tick.tx.db, run_id)) >= MAX_ASKED:
         raise Refused("too_many_questions", f"run {run_id} has asked {MAX_ASKED} questions already")
-    asked = questions.add_question(
+    asked = asked_questions.add_question(
         tick.tx, run_id, (Kind(origin.kind), origin.name), key, fence, text, verb.options, ask.people, asked_by, tick.now + wait
     )
     until = local_text(asked.until, tick.plan.settings.zone)
@@ -55,7 +55,7 @@ def ask_person(tick: Tick, run_id: int, verb: verbs.Ask, asked_by: str) -> Perso
         where = "here or with" if channels[name].can_be_answered else "with"
         choice = f"Answer {join_with_or(tuple(asked.options))} until {until}, {where} `{command}`."
         message = f"{text}\n\n{choice} No answer means no."
-        outbox.queue_notice(tick.tx, channels, origin, f"{questions.NOTICE}{asked.id}", message, (Target(name),))
+        outbox.queue_notice(tick.tx, channels, origin, f"{asked_questions.NOTICE}{asked.id}", message, (Target(name),))
     tick.waiting[run_id] = True
     tick.tx.report(QuestionMoved(asked.id, run_id, Kind(asked.kind), asked.name, "asked", asked_by))
     return asked
@@ -91,7 +91,7 @@ def _who_answers(tick: Tick, origin: Origin) -> Ask:
 
 def answer_question(tick: Tick, number: int, answer: str, by: str) -> PersonQuestion:
     """The answered question. Raises Refused if it has ended, or has no such option."""
-    question = questions.find_question(tick.tx.db, number)
+    question = asked_questions.find_question(tick.tx.db, number)
     if question is None:
         raise Refused("not_found", f"no question {number}; `heartbeatd status` lists those that wait")
     if question.state != "open":
@@ -106,11 +106,11 @@ def answer_question(tick: Tick, number: int, answer: str, by: str) -> PersonQues
 
 def end_overdue(tick: Tick) -> datetime | None:
     """End the questions whose time is over or whose run has ended. Returns when the time of the next one is over."""
-    if questions.next_end_at(tick.tx.db) is None:
+    if asked_questions.next_end_at(tick.tx.db) is None:
         return None
-    for question in questions.questions_over(tick.tx.db, tick.now):
+    for question in asked_questions.questions_over(tick.tx.db, tick.now):
         _close(tick, question, why=_why_over(tick, question))
-    return questions.next_end_at(tick.tx.db)
+    return asked_questions.next_end_at(tick.tx.db)
 
 
 def _why_over(tick: Tick, question: PersonQuestion) -> str:
@@ -123,19 +123,19 @@ def _close(
     tick: Tick, question: PersonQuestion, *, answer: str | None = None, by: str | None = None, why: str | None = None
 ) -> PersonQuestion:
     """Record the end of a question, and say it to those who were asked. An unsent question is dropped."""
-    questions.close_question(tick.tx, question.id, answer=answer, by=by, why=why)
-    tick.waiting[question.run] = questions.waits_for_person(tick.tx.db, question.run)
-    closed = questions.find_question(tick.tx.db, question.id)
+    asked_questions.close_question(tick.tx, question.id, answer=answer, by=by, why=why)
+    tick.waiting[question.run] = asked_questions.waits_for_person(tick.tx.db, question.run)
+    closed = asked_questions.find_question(tick.tx.db, question.id)
     assert closed is not None
     told: list[Target] = []
-    for message, state in outbox.messages_of_notice(tick.tx.db, question.run, f"{questions.NOTICE}{question.id}"):
+    for message, state in outbox.messages_of_notice(tick.tx.db, question.run, f"{asked_questions.NOTICE}{question.id}"):
         target = Target(message.channel, message.recipient)
         if state is DeliveryState.PENDING and not message.doubted:
             outbox.drop_message(tick.tx, message, "the question has ended")
         elif target not in told:
             told.append(target)
             text = f"{shorten(question.text, MAX_QUOTED)}: {closed.course}"
-            notice = f"{questions.NOTICE}{question.id} has ended"
+            notice = f"{asked_questions.NOTICE}{question.id} has ended"
             outbox.queue_notice(tick.tx, tick.plan.settings.channels, message.origin, notice, text, (target,))
     tick.tx.report(QuestionMoved(question.id, question.run, Kind(question.kind), question.name, closed.state, by))
     return closed

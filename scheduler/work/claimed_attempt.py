@@ -14,7 +14,7 @@ from heartbeat.checks import check_results, late_checks
 from heartbeat.postcheck import WorkPlace
 from heartbeat.prompt import PromptFacts, PromptWake
 from heartbeat.runners import Answer, ProcessResult, Resources
-from heartbeat.runners.errors import describe_failure
+from heartbeat.runners.call_errors import describe_failure
 from heartbeat.runners.redaction import Redactor, redactor_for_env
 from heartbeat.spec import Agent, Postcheck, PromptLimit, Runner
 from scheduler.model.entry import Claim, Entry, Facts, HeartbeatEntry, JobEntry
