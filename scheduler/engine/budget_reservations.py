@@ -147,7 +147,7 @@ def settle_reservation(tx: Transaction, entry: Entry, reserved: Reservation, cha
 def _budget_days(tx: Transaction, entry: Entry, allowance: Allowance) -> list[tuple[BudgetDay, Budget, Spent]]:
     """The present day of each budget of an entry, and what was spent of it."""
     found = []
-    for scope, budget in allowance.budgets(entry.kind, entry.name):
+    for scope, budget in allowance.budgets(*entry.key):
         day, _, spent = spend.open_budget_day(tx.db, scope, budget, tx.now)
         found.append((BudgetDay(day, scope), budget, spent))
     return found

@@ -38,7 +38,7 @@ def claim_due(tick: Tick, before: EntryRow, run: OpenRun | None) -> Claim | None
 
     `run` is its open run; None: it has none.
     """
-    entry = tick.plan.entries.get((before.kind, before.name))
+    entry = tick.plan.entries.get(before.key)
     if entry is None:
         entries.change_entry(tick.tx, before, before._replace(due_at=None))
         return None
@@ -61,12 +61,12 @@ def _claim_new_run(tick: Tick, entry: Entry, before: EntryRow) -> Claim | None:
         entry_row, slot = planning.slot_to_start(tick, entry, entry_row)
         if slot is None and entry_row.runs_when_first_seen:
             slot = entry_row.slot  # `run --once`: a new entry counts as due; its first slot is when it was first seen
-    waker = wakes.find_starting_wake(tx, entry_row.kind, entry_row.name) if slot is None else None
+    waker = wakes.find_starting_wake(tx, *entry_row.key) if slot is None else None
     run = _open_run(tick, entry, entry_row, slot, waker) if slot or waker else None
     if run is None:
         entries.change_entry(tx, before, planning.with_next_due(tx, entry_row))
         return None
-    taken = wakes.take_waiting_wakes(tx, entry_row.kind, entry_row.name, run.id, waker)
+    taken = wakes.take_waiting_wakes(tx, *entry_row.key, run.id, waker)
     claim = _make_claim(tick, entry, entry_row, run, taken, is_first=True)
     due_at = run.slot + entry_row.schedule.offset
     _report_start(tx, claim, None if waker else (tick.now - due_at).total_seconds())
@@ -130,7 +130,7 @@ def _claim_next_attempt(tick: Tick, entry: Entry, entry_row: EntryRow, run: Open
 
 def _report_start(tx: Transaction, claim: Claim, late: float | None) -> None:
     run, entry = claim.run, claim.entry
-    tx.report(AttemptStarted(run.id, entry.kind, entry.name, run.slot, run.trigger, run.attempt, late))
+    tx.report(AttemptStarted(run.id, *entry.key, run.slot, run.trigger, run.attempt, late))
 
 
 def _may_be_repetition(lost: LostCommits, claim: Claim) -> bool:
@@ -194,7 +194,7 @@ def _facts(tick: Tick, entry: Entry, entry_row: EntryRow, taken: tuple[Wake, ...
         entry_row.last_ended_at,
         entry_row.failures,
         entry_row.last_success_at,
-        runs.last_error(tx.db, entry_row.kind, entry_row.name) if entry_row.failures else None,
+        runs.last_error(tx.db, *entry_row.key) if entry_row.failures else None,
         tick.awake_since,
         _agent_activity(tx, entry, entry_row),
     )

@@ -169,7 +169,7 @@ def _skip_to_former_time(tx: Transaction) -> None:
 
 def _anchor_before_change(tx: Transaction, entry_row: EntryRow, behind: ClockSetBack) -> datetime:
     """The anchor of an entry before it was moved because the clock was set back."""
-    before = entries.latest_past_state(tx.db, entry_row.kind, entry_row.name)
+    before = entries.latest_past_state(tx.db, *entry_row.key)
     moved = before is not None and (before.state, before.schedule_text, before.until) == (
         entry_row.state,
         entry_row.schedule_text,
@@ -224,5 +224,5 @@ def _next_slot_is_in_time(tx: Transaction, entry_row: EntryRow, since_start: Sin
     following = entry_row.schedule.next(now)
     if entry_row.state != "active" or following is None or following - now > period:
         return True
-    since = since_start(entry_row.kind, entry_row.name)
+    since = since_start(*entry_row.key)
     return since is not None and since + (following - now) <= period + SECOND

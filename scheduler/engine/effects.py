@@ -246,7 +246,7 @@ def pause(tick: Tick, request: VerbRequest[verbs.Pause]) -> PausedEntries:
         since = settled.paused_at if settled.paused else tick.now
         paused = settled._replace(paused_until=until or UNTIL_RESUMED, paused_at=since, paused_by=by, paused_after_failures=0)
         planning.save_with_next_due(tick.tx, entry_row, paused)
-        tick.tx.report(PauseChanged(entry_row.kind, entry_row.name, True, by, until))
+        tick.tx.report(PauseChanged(*entry_row.key, True, by, until))
     are = "are" if request.subject is None else "is"
     says = f"{_label(request)} {are} paused {_until(tick, until) if until else 'until resumed'}"
     says += "".join(f"; {each.kind.label_of(each.name)} stays {each.pause_says}, until resumed" for each in kept if until)
@@ -259,7 +259,7 @@ def resume(tick: Tick, request: VerbRequest[verbs.Resume]) -> ResumedEntries:
     paused = [entry_row for entry_row in _chosen_entries(tick, request.subject) if entry_row.paused]
     for entry_row in paused:
         planning.save_with_next_due(tick.tx, entry_row, planning.end_pause(tick, entry_row, tick.now))
-        tick.tx.report(PauseChanged(entry_row.kind, entry_row.name, False, request.sender.by, None))
+        tick.tx.report(PauseChanged(*entry_row.key, False, request.sender.by, None))
     labels = [entry_row.kind.label_of(entry_row.name) for entry_row in paused]
     if not labels:
         nothing = "nothing was" if request.subject is None else f"{_label(request)} was not"
@@ -301,7 +301,7 @@ def hold_lock(tick: Tick, request: VerbRequest[verbs.HoldLock]) -> LockHeld:
     entry_row, until = _declared_entry(tick, *request.key), tick.now + verb.for_
     if not lane_holds.save_hold(tick.tx, name, verb.id, until):
         raise Refused("too_many", f"the lock of agent {name!r} is already held by {lane_holds.MAX_HOLDS_PER_AGENT} others")
-    run = runs.find_open_run(tick.tx.db, entry_row.kind, entry_row.name)
+    run = runs.find_open_run(tick.tx.db, *entry_row.key)
     running = run.id if run is not None and run.state == "running" else None
     says = f"the lock of {_label(request)} is held by {verb.id} {_until(tick, until)}"
     return LockHeld(id=verb.id, until=until, run=running, says=says)
@@ -413,7 +413,7 @@ def mute(tick: Tick, request: VerbRequest[verbs.Mute]) -> Muted:
     known = _state_now(tick.tx, tick.plan.entries[request.key], entry_row) if is_until_changed else None
     held = parse_mute(entry_row.mute).held if entry_row.mute and entry_row.is_muted(tick.now) else 0
     muted = Mute(tick.now, request.sender.by, held, known).to_text()
-    tick.tx.report(MuteChanged(entry_row.kind, entry_row.name, True, request.sender.by, until or UNTIL_RESUMED))
+    tick.tx.report(MuteChanged(*entry_row.key, True, request.sender.by, until or UNTIL_RESUMED))
     entries.change_entry(tick.tx, entry_row, entry_row._replace(muted_until=until or UNTIL_RESUMED, mute=muted))
     outbox.reconsider_hours(tick.tx)  # it may end earlier than the first
     ends = [_until(tick, until) if until else "", "until something changes" if is_until_changed else ""]
@@ -424,8 +424,8 @@ def mute(tick: Tick, request: VerbRequest[verbs.Mute]) -> Muted:
 def _state_now(tx: Transaction, entry: Entry, entry_row: EntryRow) -> KnownState:
     reported = problems.open_reports_of(tx.db, entry.name, entry.kind)
     observed = problems.problems_of(tx.db, Subject(*entry.key))
-    last = runs.last_text(tx.db, entry_row.kind, entry_row.name)
-    texts = outbox.recent_digests(tx.db, entry_row.kind, entry_row.name)
+    last = runs.last_text(tx.db, *entry_row.key)
+    texts = outbox.recent_digests(tx.db, *entry_row.key)
     return KnownState(
         {each.key: each.found.severity.rank for each in reported},
         (*texts, entry.message_digest(last.strip())) if last else tuple(texts),
@@ -442,7 +442,7 @@ def unmute(tick: Tick, request: VerbRequest[verbs.Unmute]) -> Unmuted:
     entry_row = _declared_entry(tick, *request.key)
     if not entry_row.is_muted(tick.now) or entry_row.mute is None:
         return Unmuted(was_muted=False, held=0, says=f"{_label(request)} was not muted")
-    tick.tx.report(MuteChanged(entry_row.kind, entry_row.name, False, request.sender.by, None))
+    tick.tx.report(MuteChanged(*entry_row.key, False, request.sender.by, None))
     entries.change_entry(tick.tx, entry_row, entry_row._replace(muted_until=None))
     outbox.reconsider_hours(tick.tx)
     held = parse_mute(entry_row.mute).held
@@ -462,4 +462,4 @@ def _declared_entry(tick: Tick, kind: Kind, name: str) -> EntryRow:
 def _chosen_entries(tick: Tick, subject: Key | int | None) -> Iterable[EntryRow]:
     if isinstance(subject, tuple):
         return [_declared_entry(tick, *subject)]
-    return [entry_row for entry_row in entries.all_entries(tick.tx.db) if (entry_row.kind, entry_row.name) in tick.plan.entries]
+    return [entry_row for entry_row in entries.all_entries(tick.tx.db) if entry_row.key in tick.plan.entries]

@@ -71,10 +71,10 @@ def maintain_database(tick: Tick, state: MaintenanceState, grown: GrownHistories
     if last is None:
         return MaintenanceState(tick.now)
     for row in entries.unplanned_entries(tick.tx.db, trimmed, last, tick.now - ONE_DAY):
-        run_for_entry(tick, row.kind, row.name, partial(planning.record_unplanned_slots, tick, row))
+        run_for_entry(tick, *row.key, partial(planning.record_unplanned_slots, tick, row))
     for row in entries.entries_paused_by_failures(tick.tx.db, trimmed, last):
         if not row.is_muted(tick.now):
-            run_for_entry(tick, row.kind, row.name, partial(_remind_of_pause, tick, row.kind, row.name))
+            run_for_entry(tick, *row.key, partial(_remind_of_pause, tick, *row.key))
     for entry_id, kind, name in runs.entries_with_surplus_runs(tick.tx.db, trimmed, last, kept.runs):
         if room > 0:
             room -= runs.delete_surplus_runs(tick.tx, kind, name, kept.runs, room, needed)

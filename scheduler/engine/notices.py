@@ -297,7 +297,7 @@ def end_problem(tick: Tick, entry_row: EntryRow, key: str) -> None:
 
     While the entry is muted, nothing is sent: the next run after the mute sends the end.
     """
-    subject, entry = Subject(entry_row.kind, entry_row.name), tick.plan.entries.get((entry_row.kind, entry_row.name))
+    subject, entry = Subject(*entry_row.key), tick.plan.entries.get(entry_row.key)
     was = problems.find_problem(tick.tx.db, subject, key)
     if was is None or was.over_at is not None:
         return
@@ -311,7 +311,7 @@ def forget_problems(tick: Tick, entry_row: EntryRow) -> None:
 
     What a removed one has reported is closed: nobody would see its end.
     """
-    for own in problems.problems_of(tick.tx.db, Subject(entry_row.kind, entry_row.name)):
+    for own in problems.problems_of(tick.tx.db, Subject(*entry_row.key)):
         if own.acknowledgement is None:
             problems.delete_problem(tick.tx, own.id)
         else:

@@ -89,7 +89,7 @@ def add_entries(tick: Tick, new: Sequence[Entry], *, at_once: bool) -> None:
         _note_one_time_job(tick.tx, entry)
         if _starts_now(entry, at_once=at_once):
             wake = Wake(entry.name, source=Trigger.MANUAL, sender="once", kind=Kind.CRON)
-            wake_starts.accept_wake(tick, entries.get_entry(tick.tx, entry.kind, entry.name), wake)
+            wake_starts.accept_wake(tick, entries.get_entry(tick.tx, *entry.key), wake)
 
 
 def _starts_now(entry: Entry, *, at_once: bool) -> bool:
@@ -114,7 +114,7 @@ def _note_one_time_job(tx: Transaction, entry: Entry) -> None:
     moment = entry_schedule.single_slot(entry.schedule_text) if entry.enabled else None
     if moment is None or not entries.record_one_time_job(tx, entry.name, entry.schedule_text):
         return
-    entry_row = entries.get_entry(tx, entry.kind, entry.name)
+    entry_row = entries.get_entry(tx, *entry.key)
     if moment <= entry_row.settled_until:
         slot_records.record_skip(tx, entry_row, Trigger.AT, Skip.MISSED, moment)
 
@@ -166,7 +166,7 @@ def _retire_entry(
     retired = planning.record_passed_slots(tick, entry_row, reason)
     retired = retired._replace(state=state, **planning.NO_PAUSE)
     planning.save_with_next_due(tick.tx, entry_row, retired)
-    run = runs.find_open_run(tick.tx.db, entry_row.kind, entry_row.name)
+    run = runs.find_open_run(tick.tx.db, *entry_row.key)
     if run is not None and run.state == "waiting":
         settle.give_up_waiting(tick, entry, retired, run)
     wake_starts.end_wakes_of_entry(tick, retired)
@@ -174,7 +174,7 @@ def _retire_entry(
         notices.forget_problems(tick, retired)
     if entry_row.kind is Kind.CRON:
         job_failures.forget_job(tick.tx, entry_row.name)
-    current = entries.get_entry(tick.tx, entry_row.kind, entry_row.name)
+    current = entries.get_entry(tick.tx, *entry_row.key)
     planning.save_with_next_due(tick.tx, current, current)
 
 
@@ -183,7 +183,7 @@ def planned_row(entry: Entry, entry_row: EntryRow | None, now: datetime) -> Entr
     state, schedule = _planned_state(entry), entry.schedule_text
     if entry_row is None:
         anchor, settled = _anchor_of_new_entry(now, schedule), _settled_at(now, schedule) - MILLISECOND
-        return EntryRow(0, entry.kind, entry.name, state, schedule, now, anchor, settled, slot=None, due_at=None)
+        return EntryRow(0, *entry.key, state, schedule, now, anchor, settled, slot=None, due_at=None)
     if (entry_row.state, entry_row.schedule_text) == (state, schedule):
         return entry_row
     changed = entry_row._replace(state=state, schedule_text=schedule, anchor=_anchor_of_new_schedule(entry, entry_row, now))

@@ -115,7 +115,7 @@ def record_passed_slots(tick: Tick, entry_row: EntryRow, reason: Skip) -> EntryR
         return entry_row
     if entry_row.paused:
         return skip_paused_slots(tick.tx, entry_row, tick.now)
-    run = runs.find_open_run(tick.tx.db, entry_row.kind, entry_row.name)
+    run = runs.find_open_run(tick.tx.db, *entry_row.key)
     if run is not None:
         return skip_passed_slots(tick, entry_row, tick.now, reason_of_open_run(run))
     return skip_passed_slots(tick, _skip_backed_off_slots(tick, entry_row), tick.now, reason)
@@ -182,7 +182,7 @@ def _report_unstarted(tick: Tick, entry_row: EntryRow, first: datetime, count: i
     passed = entry_schedule.slots_between(entry_row.schedule, first - entry_schedule.MICROSECOND, tick.now - offset)
     missed = islice(passed, min(count, MAX_SLOTS_MEASURED))
     late = tuple((tick.now - slot - offset).total_seconds() for slot in missed)
-    tick.tx.report(SlotsMissed(entry_row.kind, entry_row.name, late))
+    tick.tx.report(SlotsMissed(*entry_row.key, late))
 
 
 def skip_paused_slots(tx: Transaction, entry_row: EntryRow, until: datetime) -> EntryRow:
@@ -228,7 +228,7 @@ def end_pause(tick: Tick, entry_row: EntryRow, at: datetime) -> EntryRow:
     resumed = entry_row._replace(**NO_PAUSE)
     if not slot_comes_by(tick, resumed, tick.now + NEAR_SLOT):
         has_slots = entry_row.schedule is not entry_schedule.NO_SCHEDULE
-        wakes.start_waiting_wakes(tick.tx, entry_row.kind, entry_row.name, tick.now, refused_only=has_slots)
+        wakes.start_waiting_wakes(tick.tx, *entry_row.key, tick.now, refused_only=has_slots)
     return resumed
 
 
@@ -258,7 +258,7 @@ def slot_comes_by(tick: Tick, entry_row: EntryRow, by: datetime) -> bool:
 def with_next_due(tx: Transaction, entry_row: EntryRow) -> EntryRow:
     """The row of an entry without an open run. It is due at its next slot, a wake's start, or the end of its pause."""
     planned = with_due_at(entry_row, entry_row.pause_ends)
-    times = (planned.slot_due_at, planned.due_at, wakes.next_start_at(tx, entry_row.kind, entry_row.name))
+    times = (planned.slot_due_at, planned.due_at, wakes.next_start_at(tx, *entry_row.key))
     return planned._replace(due_at=min(filter(None, times), default=None))
 
 
@@ -335,7 +335,7 @@ def excuse_slots(tx: Transaction, since: datetime, until: datetime) -> None:
 
 def save_with_next_due(tx: Transaction, before: EntryRow, after: EntryRow) -> None:
     """Save an entry row with its next due time, whether or not it has an open run."""
-    run = runs.find_open_run(tx.db, after.kind, after.name)
+    run = runs.find_open_run(tx.db, *after.key)
     entries.change_entry(tx, before, with_due_at(after, run.not_before) if run else with_next_due(tx, after))
 
 

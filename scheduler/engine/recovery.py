@@ -81,7 +81,7 @@ def recover_lost_attempt(tick: Tick, claim: Claim, interruption: Interrupted) ->
     """Retry or close a run whose worker was stopped or lost. What the worker has used is unknown, so its reservation stays."""
     found = runs.find_open_run_by_id(tick.tx.db, claim.run.id)
     if found is None or not runs.owns_run(tick.tx, claim):
-        tick.tx.report(StaleResultDropped(claim.run.id, claim.entry.kind, claim.entry.name))
+        tick.tx.report(StaleResultDropped(claim.run.id, *claim.entry.key))
         return
     if claim.facts.probes and breakers.return_probes(tick.tx, claim, called=False):
         wake_starts.retry_blocked_runs_and_wakes(tick)
@@ -149,7 +149,7 @@ def _why_not_again(run: OpenRun, lost: Interrupted | None, *, survives: bool) ->
 def requeue_interrupted_run(tick: Tick, claim: Claim, result: AttemptResult) -> None:
     """Put a run back that the stop of the daemon interrupted. It uses up no retry. Its usage so far is recorded."""
     settle.record_calls(tick, claim, result)
-    entry_row = entries.get_entry(tick.tx, claim.entry.kind, claim.entry.name)
+    entry_row = entries.get_entry(tick.tx, *claim.entry.key)
     runs.record_interruption(tick.tx, claim.run, tick.now)
     runs.requeue_interrupted_run(tick.tx, claim.run, crashed=False)
     planning.save_with_next_due(tick.tx, entry_row, entry_row)

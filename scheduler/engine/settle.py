@@ -90,7 +90,7 @@ def settle_attempt(tick: Tick, claim: Claim, result: AttemptResult) -> None:
     4. Otherwise the run is closed (`_close_run`).
     5. Slots that passed during the run get their records, and the entry row is saved with its next due time.
     """
-    before = entries.get_entry(tick.tx, claim.entry.kind, claim.entry.name)
+    before = entries.get_entry(tick.tx, *claim.entry.key)
     record_calls(tick, claim, result)
     if isinstance(result.reason, Skip) and _is_temporary_refusal(tick, claim, result.reason):
         _wait_to_start(tick, before, claim, result.reason, result.error)
@@ -116,16 +116,16 @@ def _is_temporary_refusal(tick: Tick, claim: Claim, why: Skip) -> bool:
 def _wait_to_start(tick: Tick, entry_row: EntryRow, claim: Claim, why: Skip, detail: str | None) -> None:
     """Let a refused run wait for its lock or for a probe. If its time is over, it is closed as skipped for that reason."""
     entry = claim.entry
-    before = runs.find_open_run(tick.tx.db, entry.kind, entry.name)
+    before = runs.find_open_run(tick.tx.db, *entry.key)
     is_closed = why is Skip.BREAKER_OPEN and breakers.blocking_breaker(tick.tx, tick.plan.entries, entry) is None
     is_free = is_closed and not breakers.account_stagger(entry)
     wait = breakers.account_stagger(entry) if why is Skip.BREAKER_OPEN else None
     again_at = tick.now if is_free else planning.next_look_at_waiting_run(tick.tx, entry, entry_row, claim.run.slot, wait)
     if before is None or not runs.defer_run(tick.tx, claim, why, again_at, detail):
-        tick.tx.report(StaleResultDropped(claim.run.id, entry.kind, entry.name))
+        tick.tx.report(StaleResultDropped(claim.run.id, *entry.key))
         return
     if why is Skip.BUSY and before.reason != why:
-        tick.tx.report(LaneBusy(claim.run.id, entry.kind, entry.name, claim.run.slot, claim.run.trigger))
+        tick.tx.report(LaneBusy(claim.run.id, *entry.key, claim.run.slot, claim.run.trigger))
     if entry_row.state == "active" and planning.may_still_run(tick.tx, entry, entry_row, claim.run.slot):
         entries.change_entry(tick.tx, entry_row, planning.with_due_at(entry_row, again_at))
     else:
@@ -167,10 +167,10 @@ def _retry_delay(chance: Random, used: int) -> timedelta:
 def _wait_for_retry(tx: Transaction, entry_row: EntryRow, claim: Claim, result: AttemptResult, again_at: datetime) -> None:
     entry = claim.entry
     if not runs.keep_run_for_retry(tx, claim, result, again_at):
-        tx.report(StaleResultDropped(claim.run.id, entry.kind, entry.name))
+        tx.report(StaleResultDropped(claim.run.id, *entry.key))
         return
     entries.change_entry(tx, entry_row, planning.with_due_at(entry_row, again_at))
-    tx.report(RetryPlanned(claim.run.id, entry.kind, entry.name, claim.run.attempt, result.reason, again_at, result.error))
+    tx.report(RetryPlanned(claim.run.id, *entry.key, claim.run.attempt, result.reason, again_at, result.error))
 
 
 def _close_run(
@@ -268,12 +268,12 @@ def _write_closing(tick: Tick, claim: Claim, closing: Closing) -> EntryRow | Non
     """
     tx, entry, result, row = tick.tx, claim.entry, closing.result, closing.row
     if not runs.close_run(tx, claim, result, closing.repeats):
-        tx.report(StaleResultDropped(claim.run.id, entry.kind, entry.name))
+        tx.report(StaleResultDropped(claim.run.id, *entry.key))
         return None
     if any(closing.slots):
         tx.db.count_slots(row.id, *closing.slots)
     if closing.ends_mute:
-        tx.report(MuteChanged(row.kind, row.name, False, "change", None))
+        tx.report(MuteChanged(*row.key, False, "change", None))
         row = row._replace(muted_until=None)
     if closing.update or closing.text_targets or result.message:
         _queue_messages(tick, claim, closing)
@@ -310,7 +310,7 @@ def _queue_messages(tick: Tick, claim: Claim, closing: Closing) -> None:
         known = {target: queued[target] for target in closing.text_targets if target in queued}
         outbox.record_run_text(tx, claim, message, known)
     if (message or texts) and notices.is_last_target_unknown(tick, claim.entry.deliver, claim.entry.lane):
-        tx.report(TargetUnknown(claim.run.id, claim.entry.kind, claim.entry.name))
+        tx.report(TargetUnknown(claim.run.id, *claim.entry.key))
     notices.record_news(tx, news, queued)
 
 
@@ -444,9 +444,7 @@ def _settle_wakes(tick: Tick, entry_row: EntryRow, claim: Claim, result: Attempt
         wakes.return_wakes(
             tick.tx, claim.run.id, wake_starts.retry_time(tick, entry_row, claim, result), result.reason or result.outcome
         )
-    wakes.delay_waiting_wakes(
-        tick.tx, entry_row.kind, entry_row.name, tick.limits.wake_gap if entry_row.kind is Kind.HEARTBEAT else timedelta()
-    )
+    wakes.delay_waiting_wakes(tick.tx, *entry_row.key, tick.limits.wake_gap if entry_row.kind is Kind.HEARTBEAT else timedelta())
     if entry_row.state != "active":
         wake_starts.end_wakes_of_entry(tick, entry_row)
 
@@ -495,7 +493,7 @@ def close_abandoned(tick: Tick, entry: Entry | None, entry_row: EntryRow, run: O
     """Close an open run without a worker. Slots that passed during it are handled like other late slots."""
     after: EntryRow | None = entry_row
     if entry is None:
-        runs.close_undeclared_run(tick.tx, entry_row.kind, entry_row.name, run, result)
+        runs.close_undeclared_run(tick.tx, *entry_row.key, run, result)
         wakes.return_wakes(tick.tx, run.id)
         if entry_row.state != "active":
             wake_starts.end_wakes_of_entry(tick, entry_row)
@@ -537,13 +535,13 @@ def _reason_of_last_attempt(run: OpenRun) -> Failure | Reason:
 
 def record_late_result(tick: Tick, entry: Entry, slot: datetime, result: AttemptResult) -> int | None:
     """Record the late result of an asynchronous run as a run of its own. Returns its id; None if there is a result already."""
-    entry_row = entries.get_entry(tick.tx, entry.kind, entry.name)
+    entry_row = entries.get_entry(tick.tx, *entry.key)
     run = runs.open_run(tick.tx, entry.key, slot, Trigger.RESULT)
     if run is None:
         return None
-    runs.stop_awaiting_result(tick.tx, entry.kind, entry.name, slot)
+    runs.stop_awaiting_result(tick.tx, *entry.key, slot)
     late_result, state = agent_memory.restore_pending_items(tick.tx, entry_row, slot, result)
-    woken_by = wakes.wakes_of_slot(tick.tx.db, entry.kind, entry.name, slot)
+    woken_by = wakes.wakes_of_slot(tick.tx.db, *entry.key, slot)
     checked = Memory(last_checked=agent_memory.last_checked_slots(tick.tx, entry), source_state=state)
     after = _close_run(tick, entry_row, Claim(entry, run, Facts(wakes=woken_by, memory=checked)), late_result)
     planning.save_with_next_due(tick.tx, entry_row, after or entry_row)
@@ -598,7 +596,7 @@ def _report_call(tx: Transaction, claim: Claim, call: Call) -> None:
         tx.report(ProviderFailed(call.provider, Failure.TOOL_USE))
     # A provider may append the date of its version.
     if call.model and call.model_used and call.model_used != call.model and not call.model_used.startswith(f"{call.model}-2"):
-        tx.report(ModelMismatched(entry.kind, entry.name, call.model, call.model_used))
+        tx.report(ModelMismatched(*entry.key, call.model, call.model_used))
 
 
 def _record_usage(tick: Tick, claim: Claim, result: AttemptResult) -> bool:
@@ -614,7 +612,7 @@ def _record_usage(tick: Tick, claim: Claim, result: AttemptResult) -> bool:
             usd = call_cost(prices, call, today)
             by_model.append((call.model or call.model_used or "", call.tokens or NO_TOKENS, usd))
             saved += cache_saving(prices, call, today)
-            charged.append(CallCharged(claim.entry.kind, claim.entry.name, call.model, call.tokens, usd, result.outcome))
+            charged.append(CallCharged(*claim.entry.key, call.model, call.tokens, usd, result.outcome))
     if by_model:
         is_own = runs.add_usage(tx, claim, by_model, result.prompt, saved, charge)
     else:

@@ -495,5 +495,5 @@ def _end_what_is_late(tick: Tick) -> datetime | None:
 
 def _is_due_after_restart(plan: Plan, claim: Claim) -> bool:
     """Whether a run that the stop interrupts runs again after the restart: its kind allows it, and it is still declared."""
-    entry = plan.entries.get((claim.entry.kind, claim.entry.name))
+    entry = plan.entries.get(claim.entry.key)
     return claim.entry.retries_after_crash and entry is not None and entry.enabled

@@ -83,7 +83,7 @@ def accept_wake(tick: Tick, entry_row: EntryRow, wake: Wake, held_until: datetim
         )
     if not wake.urgent:
         return wakes.keep_wake(tick.tx, entry_row, wake, None)
-    entry = tick.plan.entries[entry_row.kind, entry_row.name]
+    entry = tick.plan.entries[entry_row.key]
     obstacle = _known_obstacle(tick.tx, entry_row, entry)
     if obstacle is not None:
         return _refuse_for_now(tick, entry_row, entry, wake, known, obstacle)
@@ -154,9 +154,9 @@ def _refuse_for_now(tick: Tick, entry_row: EntryRow, entry: Entry, wake: Wake, k
     if known is None or known.waits_for != obstacle:
         if obstacle is not Skip.PAUSED:
             planning.save_with_next_due(tick.tx, entry_row, planning.record_passed_slots(tick, entry_row, Skip.MISSED))
-            entry_row = entries.get_entry(tick.tx, entry_row.kind, entry_row.name)
+            entry_row = entries.get_entry(tick.tx, *entry_row.key)
         row = slot_records.record_skip(tick.tx, entry_row, Trigger(wake.source), obstacle, tick.now)
-    others = wakes.find_wait_reason(tick.tx, entry_row.kind, entry_row.name, [obstacle])
+    others = wakes.find_wait_reason(tick.tx, *entry_row.key, [obstacle])
     if obstacle is Skip.PAUSED:
         due_at = None
     elif others is not None and (others[1] is None or others[1] > tick.now):
@@ -172,7 +172,7 @@ def _start_time(tick: Tick, entry_row: EntryRow, entry: Entry, wake: Wake) -> St
     The wake of a person only waits for `wake_gap`. The wake of a program also waits until `wake_flood` allows a run, and together
     with wakes that a budget or provider has refused, because it would be refused too.
     """
-    key = (entry_row.kind, entry_row.name)
+    key = entry_row.key
     gap = tick.limits.wake_gap
     start = tick.now if entry_row.last_woken_at is None else max(tick.now, entry_row.last_woken_at + gap)
     if wake.by_program:
@@ -190,7 +190,7 @@ def _start_time(tick: Tick, entry_row: EntryRow, entry: Entry, wake: Wake) -> St
 
 def _after_wake_limit(tick: Tick, entry_row: EntryRow, then: datetime) -> datetime:
     """`then`, or the later time from which `wake_flood` lets wakes by programs start another run."""
-    limit, key = tick.limits.wake_flood, (entry_row.kind, entry_row.name)
+    limit, key = tick.limits.wake_flood, entry_row.key
     began = runs.nth_last_program_start(tick.tx.db, *key, (tick.now - limit.within, tick.now), limit.count)
     return then if began is None else max(then, began + limit.within)
 
@@ -246,7 +246,7 @@ def start_wakes_without_slot(tick: Tick, entry: Entry, before: EntryRow, after: 
     then = entry.opens_at(max(before.slot, tick.now)) if before.slot else None
     if then is not None and not planning.slot_comes_by(tick, after, then + NEAR_SLOT):
         has_slots = after.schedule is not entry_schedule.NO_SCHEDULE
-        wakes.start_waiting_wakes(tick.tx, before.kind, before.name, then, refused_only=has_slots)
+        wakes.start_waiting_wakes(tick.tx, *before.key, then, refused_only=has_slots)
 
 
 def refused_until(tick: Tick, entry: Entry) -> datetime | None:
@@ -269,7 +269,7 @@ def retry_blocked_runs_and_wakes(tick: Tick, *, other_config: bool = False) -> N
     for entry_row in wakes.entries_with_delayed_wakes(
         tick.tx, (*PROVIDER_REASONS, *CONFIG_REASONS) if other_config else PROVIDER_REASONS
     ):
-        entry = tick.plan.entries.get((entry_row.kind, entry_row.name))
+        entry = tick.plan.entries.get(entry_row.key)
         if entry is None:
             continue
         if other_config:  # the hours may begin at another time now; the end of a pause starts its wakes
@@ -334,7 +334,7 @@ def record_superseded(tick: Tick, entry_row: EntryRow, before: Iterable[Wake], n
 def end_wakes_of_entry(tick: Tick, entry_row: EntryRow) -> None:
     """End all waiting wakes of an entry that is disabled or was removed, and record the starts after other jobs among them."""
     state = entry_row.state
-    for wake in wakes.expire_wakes_of_entry(tick.tx, entry_row.kind, entry_row.name, RejectedBecause(state)):
+    for wake in wakes.expire_wakes_of_entry(tick.tx, *entry_row.key, RejectedBecause(state)):
         record_ended_start(tick, entry_row, wake, Skip(state))
 
 
@@ -380,13 +380,13 @@ def expire_wakes(tick: Tick) -> None:
 
 def _notify_expired_wakes(tick: Tick, entry: Entry, expired: tuple[Wake, ...]) -> None:
     """Report the wakes of an agent that expired together, in one notification. If the agent is muted, only the log has them."""
-    entry_row = entries.current_entry(tick.tx, entry.kind, entry.name)
+    entry_row = entries.current_entry(tick.tx, *entry.key)
     if entry_row is not None and entry_row.is_muted(tick.now):
         entries.change_entry(tick.tx, entry_row, count_held(entry_row))
         return
-    found = runs.newest_run(tick.tx.db, entry.kind, entry.name)
+    found = runs.newest_run(tick.tx.db, *entry.key)
     run_id, trigger, slot = found or (outbox.NO_RUN, Trigger(expired[0].source), tick.now)
-    about = Origin(run_id, entry.kind, entry.name, trigger, slot)
+    about = Origin(run_id, *entry.key, trigger, slot)
     text = _expired_wakes_text(expired, tick.limits.wake_keep)
     name, targets = f"wakes expired {expired[-1].id}", notices.notice_targets(tick, entry)
     outbox.queue_notice(tick.tx, tick.plan.settings.channels, about, name, text, targets)

@@ -46,7 +46,7 @@ def existed(records: Records, row: EntryRow) -> bool:
         return records.is_today and row.state == "active"
     if row.first_seen_at >= records.period.end:
         return False
-    return row.state != "removed" or (row.kind, row.name) in records.past
+    return row.state != "removed" or row.key in records.past
 
 
 class _EntryDay(ExplainedEntry):

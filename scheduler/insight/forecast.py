@@ -152,7 +152,7 @@ def _forecast_row(row: EntryRow, zone: ZoneInfo, source: ScheduleSource) -> Entr
     backs_off = row.backs_off_until
     until = max(filter(None, (row.settled_until, row.pause_ends, backs_off and backs_off - MILLISECOND)))
     state = "done" if row.done_at(is_open=False) else row.present_state
-    course = ScheduledEntry(row.kind, row.name, row.schedule, zone, until)
+    course = ScheduledEntry(*row.key, row.schedule, zone, until)
     return EntryForecast(course, state, row.pause_ends if state == "paused" else None, source)
 
 

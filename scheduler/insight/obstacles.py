@@ -47,7 +47,7 @@ def check_preconditions(
     Without a config only the database is checked. `detail` says which budget, who holds the lock and until when, or which worker
     executes the run in progress.
     """
-    entry = plan.entries.get((entry_row.kind, entry_row.name)) if plan else None
+    entry = plan.entries.get(entry_row.key) if plan else None
     found, details = (
         _check_planned_entry(db, plan, entry, entry_row, lanes, now)
         if plan and entry
@@ -57,7 +57,7 @@ def check_preconditions(
     zone = entry.zone if entry else entry_schedule.schedule_zone(entry_row.schedule_text)
     if lane and (holder := lane_holds.describe_holder(db, lane, zone, now) or lanes.find_holder(lane)):
         details[Skip.BUSY] = holder  # over HTTP, or the process that has locked the file of the agent
-    open_run = runs.find_open_run(db, entry_row.kind, entry_row.name)
+    open_run = runs.find_open_run(db, *entry_row.key)
     in_the_way = planning.reason_of_open_run(open_run) if open_run else None
     found[Skip.ALREADY_RUNNING] = in_the_way is Skip.ALREADY_RUNNING
     if in_the_way is Skip.BUSY:  # the run waits for its lock, which only shows that the agent is locked
@@ -124,11 +124,11 @@ def quiet_reasons(
     found: list[QuietReason] = []
     if mute := active_mute(row, now, times):
         found.append(QuietReason(code="muted", says=mute.says, count=1))
-    count = run_history.count_awaited_results(db, row.kind, row.name)
+    count = run_history.count_awaited_results(db, *row.key)
     if count:
         says = "1 run waits for its result" if count == 1 else f"{count:,} runs wait for their result"
         found.append(QuietReason(code="awaits_results", says=says, count=count))
-    own = problems.problems_of(db, Subject(row.kind, row.name))
+    own = problems.problems_of(db, Subject(*row.key))
     for used in (each for each in own if each.key == FALLBACK and each.over_at is None):
         says = f"fallback in use since {times.at(used.since)}: {used.found.text}"
         found.append(QuietReason(code=FALLBACK, says=says, count=used.count))

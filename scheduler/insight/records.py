@@ -59,11 +59,11 @@ class Records:
     def rows(self) -> list[EntryRow]:
         """The entries that the reader may see, also those that are only in the config."""
         if self.only is None:
-            found = [row for row in entries.all_entries(self.db) if self.may_see(row.kind, row.name)]
+            found = [row for row in entries.all_entries(self.db) if self.may_see(*row.key)]
         else:
             row = entries.find_entry(self.db, *self.only)
             found = [row] if row else []
-        known = {(row.kind, row.name) for row in found}
+        known = {row.key for row in found}
         declared = self.plan.entries if self.plan else {}
         wanted = declared.keys() if self.only is None else declared.keys() & {self.only}
         new = (declared[key] for key in wanted if key not in known and self.may_see(*key))
@@ -198,7 +198,7 @@ class ExplainedEntry:
     def __init__(self, records: Records, row: EntryRow) -> None:
         self.records, self.db, self.now = records, records.db, records.now
         self.row = row
-        self.key: Key = (row.kind, row.name)
+        self.key: Key = row.key
         self.label = row.kind.label_of(row.name)
         self.entry = records.plan.entries.get(self.key) if records.plan else None
         self.spec = self.entry.spec if self.entry and isinstance(self.entry.spec, Heartbeat) else None

@@ -257,7 +257,7 @@ def load_record(
     is_limited: bool = False,
 ) -> EntryRecord:
     """Read the record of an entry in [begin, end); `running`: a daemon runs now. `is_limited`: without names of other entries."""
-    rows = run_history.runs_covering(db, entry_row.kind, entry_row.name, begin, end)
+    rows = run_history.runs_covering(db, *entry_row.key, begin, end)
     results = results_of_rows(db, rows, is_limited=is_limited)
     woken = {row["slot"] for row in rows if row["trigger"] in WITHOUT_SLOT}
     # A late result says what happened to its slot. Its record comes after the one of the run that answers later.
@@ -265,7 +265,7 @@ def load_record(
         row["slot"] not in woken if row["trigger"] == Trigger.RESULT else row["trigger"] not in WITHOUT_SLOT for row in rows
     )
     found = list(zip(of_slots, results, strict=True))
-    open_run = runs.find_open_run(db, entry_row.kind, entry_row.name)
+    open_run = runs.find_open_run(db, *entry_row.key)
     return EntryRecord(
         periods=tuple(_schedule_periods(db, entry_row)),
         rows=tuple(each for is_slot, each in found if is_slot),
@@ -308,7 +308,7 @@ def _schedule_periods(db: sqlite3.Connection, entry_row: EntryRow) -> Iterator[S
     """The periods of the entry, one after the other; the first one ends when the entry was first seen."""
     since = entry_row.first_seen_at - MILLISECOND
     yield SchedulePeriod(UNKNOWN_STATE, "{}", since, EPOCH, since)
-    for before in entries.past_states(db, entry_row.kind, entry_row.name):
+    for before in entries.past_states(db, *entry_row.key):
         yield SchedulePeriod(before.state, before.schedule_text, before.anchor, since, before.until)
         since = before.until
     yield SchedulePeriod(entry_row.state, entry_row.schedule_text, entry_row.anchor, since, None)

@@ -137,14 +137,14 @@ def read_entries(
             consecutive_failures=entry.failures,
             consecutive_quiet=entry.quiet,
             alerting=bool(entry.alerting),
-            failing=_present_failures(row, own.get((entry.kind, entry.name), ()), causes),
+            failing=_present_failures(row, own.get(entry.key, ()), causes),
             wakes_waiting=row["wakes"],
-            undelivered=undelivered.get((entry.kind, entry.name)),
+            undelivered=undelivered.get(entry.key),
             activity=_last_activity(entry),
             busy=held.get(entry.name, []) if entry.kind is Kind.HEARTBEAT else [],
             muted=entry_states.active_mute(entry, now, times),
-            problems=open_counts.get((entry.kind, entry.name), answers.ProblemCounts(open=0, reported=0, worst=None)),
-            budget=_budget_usage(spent.get((entry.kind, entry.name))),
+            problems=open_counts.get(entry.key, answers.ProblemCounts(open=0, reported=0, worst=None)),
+            budget=_budget_usage(spent.get(entry.key)),
         )
         for entry, row in found
     ]

@@ -90,6 +90,11 @@ class EntryRow(_Columns):
         return tuple.__new__(EntryRow, values)  # `_make` takes twice as long
 
     @property
+    def key(self) -> tuple[Kind, str]:
+        """Its kind and name."""
+        return self.kind, self.name
+
+    @property
     def schedule(self) -> EntrySchedule:
         """When its slots come. It depends on the row alone, so slots that passed under an older config are still known."""
         return entry_schedule.parse_schedule(self.schedule_text, self.anchor)

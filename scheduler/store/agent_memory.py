@@ -109,7 +109,7 @@ def restore_pending_items(
     row = tx.db.execute(
         "select asked, precheck_exit, precheck_output, precheck_error from run"
         " where kind = ? and name = ? and slot = ? and outcome = ?",
-        (entry_row.kind, entry_row.name, to_millis(slot), Outcome.ASYNC),
+        (*entry_row.key, to_millis(slot), Outcome.ASYNC),
     ).fetchone()
     if row is None:
         return result, None
@@ -143,7 +143,7 @@ def source_state(tx: Transaction, entry_row: EntryRow, identity: str) -> str | N
     seen for certain.
     """
     state = entry_row.source_state
-    for _, prompted in _awaited_items(tx, entry_row.kind, entry_row.name):
+    for _, prompted in _awaited_items(tx, *entry_row.key):
         seen, before = prompted.get("state"), prompted.get("before", state)
         if seen is not None and before == state and json.loads(seen)["source"] == identity:
             state = seen

@@ -131,7 +131,7 @@ def change_entry(tx: Transaction, before: EntryRow, after: EntryRow) -> None:
     An entry's state, schedule and anchor change seldom, and their former values are kept.
     """
     if (before.state, before.schedule_text, before.anchor) != (after.state, after.schedule_text, after.anchor):
-        record_past_state(tx, before.kind, before.name, before.state, before.schedule_text, before.anchor)
+        record_past_state(tx, *before.key, before.state, before.schedule_text, before.anchor)
     tx.db.change_entry(before, after)
 
 

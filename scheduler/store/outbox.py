@@ -59,7 +59,7 @@ class Origin:
 
 def origin_of_claim(claim: Claim) -> Origin:
     """The run of a claim as the origin of messages."""
-    return Origin(claim.run.id, claim.entry.kind, claim.entry.name, claim.run.trigger, claim.run.slot)
+    return Origin(claim.run.id, *claim.entry.key, claim.run.trigger, claim.run.slot)
 
 
 @dataclass(frozen=True, slots=True)
@@ -911,7 +911,7 @@ def _had_text(tx: Transaction, entry: Entry, target: Target, digest: str) -> boo
     row = tx.db.execute(
         "select until_at, (select state from outbox where outbox.id = outbox_id) as state from digest"
         " where kind = ? and name = ? and channel = ? and whom = ? and hash = ?",
-        (entry.kind, entry.name, target.channel, target.recipient, digest),
+        (*entry.key, target.channel, target.recipient, digest),
     ).fetchone()
     if row is None:
         return False
@@ -925,7 +925,7 @@ def last_message_with_text(tx: Transaction, entry: Entry, target: Target, messag
         return None
     row = tx.db.execute(
         "select outbox_id from digest where kind = ? and name = ? and channel = ? and whom = ? and hash = ?",
-        (entry.kind, entry.name, target.channel, target.recipient, entry.message_digest(message)),
+        (*entry.key, target.channel, target.recipient, entry.message_digest(message)),
     ).fetchone()
     return row["outbox_id"] if row else None
 

@@ -91,7 +91,7 @@ def retry_waiting_run_now(tx: Transaction, entry_row: EntryRow, reason: Skip) ->
     """Let the run of an entry that waits for its lock or provider be tried at once; False if there is none."""
     row = tx.db.execute(
         "update run set not_before = ? where kind = ? and name = ? and state = 'waiting' and reason = ? returning id",
-        (to_millis(tx.now), entry_row.kind, entry_row.name, reason),
+        (to_millis(tx.now), *entry_row.key, reason),
     ).fetchone()
     return row is not None
 
@@ -411,7 +411,7 @@ def has_newer_answer(db: sqlite3.Connection, claim: Claim) -> bool:
         "select exists (select 1 from run where kind = ? and name = ? and slot > ? and state = 'closed'"
         " and outcome in ('ok', 'alert'))"
     )
-    return bool(db.execute(query, (claim.entry.kind, claim.entry.name, to_millis(claim.run.slot))).fetchone()[0])
+    return bool(db.execute(query, (*claim.entry.key, to_millis(claim.run.slot))).fetchone()[0])
 
 
 def last_error(db: sqlite3.Connection, kind: Kind, name: str) -> str | None:

@@ -43,7 +43,7 @@ def record_skip(
         lost = count - (_count_suspended(tx, entry_row, first, count) if reason is Skip.MISSED else 0)
         tx.db.count_slots(entry_row.id, bad=lost)
     result = AttemptResult(Outcome.SKIPPED, reason, error=detail)
-    tx.report(RunClosed(run_id, entry_row.kind, entry_row.name, first, trigger, result, tx.now, slots=count))
+    tx.report(RunClosed(run_id, *entry_row.key, first, trigger, result, tx.now, slots=count))
     return run_id
 
 
@@ -92,7 +92,7 @@ def delete_future_skips(tx: Transaction, entry_row: EntryRow, schedule: EntrySch
             tx.db.execute("update run set slots = ? where id = ?", (kept, row["id"]))
         else:
             tx.db.execute("delete from run where id = ?", (row["id"],))
-        tx.report(SkipsRevoked(entry_row.kind, entry_row.name, row["reason"], row["slots"] - kept))
+        tx.report(SkipsRevoked(*entry_row.key, row["reason"], row["slots"] - kept))
         first = first or max(from_millis(row["slot"]) - MILLISECOND, since)
     return first
 

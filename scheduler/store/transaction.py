@@ -162,7 +162,7 @@ class UnitOfWork(Connection):
 
     def know_entry(self, row: EntryRow) -> None:
         """Keep a row that was just read, so that it is read once."""
-        self._known[row.kind, row.name] = row
+        self._known[row.key] = row
 
     def known_entry(self, key: Key) -> EntryRow | None:
         """The row of an entry with its changes, if this transaction has read or changed it."""
@@ -171,7 +171,7 @@ class UnitOfWork(Connection):
 
     def change_entry(self, before: EntryRow, after: EntryRow) -> None:
         """Change a row, by the fields in which `after` differs from `before`. Other changes since `before` are kept."""
-        key = (before.kind, before.name)
+        key = before.key
         if "entry" in self._recalled_of:
             self._forget("entry")
         if (pending := self.changed.get(key)) is None:

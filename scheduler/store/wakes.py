@@ -186,7 +186,7 @@ def release_held_wakes(tx: Transaction, entry_row: EntryRow) -> None:
     if _does_any_wait(tx):
         tx.db.execute(
             "update wake set held_until = null where kind = ? and name = ? and state = 'waiting'",
-            (entry_row.kind, entry_row.name),
+            entry_row.key,
         )
         _advance_due_at(tx, entry_row)
 
@@ -215,7 +215,7 @@ def start_delayed_wakes_by(tx: Transaction, entry_row: EntryRow, at: datetime, g
     """Let the delayed wakes of an entry start a run at `at`, or after the gap if that is later."""
     tx.db.execute(
         "update wake set due_at = min(due_at, ?) where kind = ? and name = ? and state = 'waiting'",  # min() leaves null as it is
-        (to_millis(_after_gap(entry_row, at, gap)), entry_row.kind, entry_row.name),
+        (to_millis(_after_gap(entry_row, at, gap)), *entry_row.key),
     )
     _advance_due_at(tx, entry_row)
 
@@ -226,15 +226,15 @@ def move_delayed_wakes(tx: Transaction, entry_row: EntryRow, reasons: Iterable[s
     tx.db.execute(
         "update wake set due_at = ? where kind = ? and name = ? and state = 'waiting'"
         " and waits_for in (select value from json_each(?))",
-        (start, entry_row.kind, entry_row.name, json.dumps(list(reasons))),
+        (start, *entry_row.key, json.dumps(list(reasons))),
     )
 
 
 def _advance_due_at(tx: Transaction, entry_row: EntryRow) -> None:
     """Make the entry due as soon as a wake may start a run of it, unless a run is open."""
-    at = next_start_at(tx, entry_row.kind, entry_row.name)
+    at = next_start_at(tx, *entry_row.key)
     sooner = at is not None and (entry_row.due_at is None or at < entry_row.due_at)
-    if sooner and runs.find_open_run(tx.db, entry_row.kind, entry_row.name) is None:
+    if sooner and runs.find_open_run(tx.db, *entry_row.key) is None:
         entries.change_entry(tx, entry_row, entry_row._replace(due_at=at))
 
 
