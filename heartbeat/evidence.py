@@ -116,7 +116,7 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class Topic:
     """What a finding is about: an open problem, a line that belongs to none, a failed job, or nothing that is known."""
 
     problem: OpenProblem | None = None
@@ -125,7 +125,7 @@ class Subject:
 
     @property
     def is_known(self) -> bool:
-        return self != Subject()
+        return self != Topic()
 
 
 @dataclass(frozen=True)
@@ -203,16 +203,16 @@ class Look:
             after.append(TrackedLine(name, line.form, tracked.forms + 1) if line and is_new else replace(tracked, name=name))
         return tuple(after)
 
-    def assign(self, findings: Sequence[Finding]) -> list[tuple[Subject, Finding]]:
+    def assign(self, findings: Sequence[Finding]) -> list[tuple[Topic, Finding]]:
         """Each finding with what it is about. Findings about the same problem, line or job become one."""
-        assigned: dict[object, tuple[Subject, Finding]] = {}
-        for subject, finding in zip(self._subjects_of(findings), findings, strict=True):
-            about = subject.problem or (subject if subject.is_known else finding.key)
+        assigned: dict[object, tuple[Topic, Finding]] = {}
+        for topic, finding in zip(self._topics_of(findings), findings, strict=True):
+            about = topic.problem or (topic if topic.is_known else finding.key)
             before = assigned.get(about)
-            assigned[about] = (subject, finding) if before is None else (before[0], merge_two(before[1], finding))
+            assigned[about] = (topic, finding) if before is None else (before[0], merge_two(before[1], finding))
         return list(assigned.values())
 
-    def _subjects_of(self, findings: Sequence[Finding]) -> list[Subject]:
+    def _topics_of(self, findings: Sequence[Finding]) -> list[Topic]:
         """What each finding is about.
 
         1. The key of a failed job (`job:NAME`): that job.
@@ -221,8 +221,8 @@ class Look:
         3. A known key: that problem. If it repeats a problem about an event that is over: that one.
         4. An open problem without lines, which no finding mentions, and most of whose words it shares, unless the look has news.
         """
-        found = [self._subject_of(finding) for finding in findings]
-        mentioned = {subject.problem for subject in found}
+        found = [self._topic_of(finding) for finding in findings]
+        mentioned = {topic.problem for topic in found}
         left_out = [
             problem for problem in self.problems if problem not in mentioned and not problem.lines and not self.source_has_news
         ]
@@ -234,40 +234,40 @@ class Look:
             words = finding_words(finding)
             shares = [share_in_common(words, words_of(f"{problem.label}\n{problem.text}")) for problem in left_out]
             if max(shares, default=0.0) > SAME_SHARE:
-                found[place] = Subject(left_out.pop(shares.index(max(shares))))
+                found[place] = Topic(left_out.pop(shares.index(max(shares))))
         return found
 
-    def _subject_of(self, finding: Finding) -> Subject:
+    def _topic_of(self, finding: Finding) -> Topic:
         known = next((problem for problem in self.problems if problem.has_key(finding.key)), None)
         if finding.resolved:
-            return Subject(known)
+            return Topic(known)
         job = next((job for job in self.jobs if finding.key == comparable_key(f"job:{job}")), None)
         if job is not None:
-            return self._subject_of_job(job, known)
+            return self._topic_of_job(job, known)
         best = self._best_evidence(finding, known)
         if isinstance(best, str):
-            return self._subject_of_job(best, known)
+            return self._topic_of_job(best, known)
         if best is None:
-            return Subject(known or self._repeated(finding, frozenset()))
+            return Topic(known or self._repeated(finding, frozenset()))
         owner = self.owners.get(best.place)
         if owner is not None:
-            return Subject(owner)
+            return Topic(owner)
         if best.event:
             repeated = self._repeated(finding, best.words)
-            return Subject(repeated) if repeated else Subject(line=best)
+            return Topic(repeated) if repeated else Topic(line=best)
         if known is not None and not known.lines and not known.jobs:
-            return Subject(known, best)  # it was opened before its line was printed
-        return Subject(line=best)
+            return Topic(known, best)  # it was opened before its line was printed
+        return Topic(line=best)
 
     def _repeated(self, finding: Finding, others: frozenset[str]) -> OpenProblem | None:
         """The problem that a finding with its key repeats. `others` are the words of the line that it may be about instead."""
         known = (*self.problems, *(self.ended if finding.severity is Severity.INFO else ()))
         return next((each for each in known if each.has_key(finding.key) and _is_repeated(finding, each, others)), None)
 
-    def _subject_of_job(self, job: str, known: OpenProblem | None) -> Subject:
+    def _topic_of_job(self, job: str, known: OpenProblem | None) -> Topic:
         """The problem that is about a job, or else the one with the finding's key, unless it is about lines."""
         about = next((problem for problem in self.problems if job in problem.jobs), None)
-        return Subject(about or (known if known is not None and not known.lines else None), job=job)
+        return Topic(about or (known if known is not None and not known.lines else None), job=job)
 
     def _best_evidence(self, finding: Finding, known: OpenProblem | None) -> Line | str | None:
         """The line, or the failed job, whose words are shared most, weighted by how few have them.
@@ -331,9 +331,9 @@ class Missing:
 
 @dataclass(slots=True)
 class _Group:
-    """What the answers of a run say about one subject: for each answer, the finding."""
+    """What the answers of a run say about one topic: for each answer, the finding."""
 
-    subject: Subject
+    topic: Topic
     said: dict[int, Finding] = field(default_factory=dict)
 
     @property
@@ -367,14 +367,14 @@ class Answers:
     def missing(self) -> Missing:
         """What the answers lack."""
         look, groups = self.look, self._groups()
-        named = {group.subject.line for group in groups}
-        mentioned = {group.subject.problem for group in groups}
+        named = {group.topic.line for group in groups}
+        mentioned = {group.topic.problem for group in groups}
         silent = [problem for problem in look.problems if problem not in mentioned]
         is_first = look.lines is None and not self.was_asked_again
         return Missing(
             tuple(line for line in look.free_lines if line not in named and line.name not in look.left_out),
             tuple(problem for problem in silent if look.has_new_form(problem)),
-            tuple(self._finding_of(group) for group in groups if not group.subject.is_known and not group.is_confirmed),
+            tuple(self._finding_of(group) for group in groups if not group.topic.is_known and not group.is_confirmed),
             tuple(self._finding_of(group) for group in groups if self._rises_without_evidence(group)),
             tuple(problem for problem in silent if is_first and not problem.senders and not problem.jobs),
             is_prose=not self.findings,
@@ -391,14 +391,14 @@ class Answers:
         kept, unconfirmed = [], []
         groups = self._groups()
         for group in groups:
-            finding, problem = self._finding_of(group), group.subject.problem
-            if not group.subject.is_known and not group.is_confirmed and not finding.resolved:
+            finding, problem = self._finding_of(group), group.topic.problem
+            if not group.topic.is_known and not group.is_confirmed and not finding.resolved:
                 unconfirmed.append(finding)
             elif problem is not None and len(group.said) > 1 and self._rises_without_evidence(group):
                 kept.append(replace(finding, severity=problem.severity))
             else:
                 kept.append(finding)
-        named = {group.subject.line for group in groups}
+        named = {group.topic.line for group in groups}
         lines = dict.fromkeys(line for text in self.prose for line in self.look.named_lines(text) if line not in named)
         kept += [Finding(line.label, line.text, line.severity or Severity.WARNING) for line in lines]
         return Report(tuple(kept), unconfirmed=tuple(unconfirmed)) if self.findings or kept else None
@@ -406,7 +406,7 @@ class Answers:
     def _finding_of(self, group: _Group) -> Finding:
         """The first finding of a group. Without evidence it has the highest severity that two answers give."""
         severities = sorted((finding.severity for finding in group.said.values()), key=lambda severity: -severity.rank)
-        problem = group.subject.problem
+        problem = group.topic.problem
         has_evidence = problem is not None and self.look.proves_severity(problem)
         return replace(next(iter(group.said.values())), severity=severities[0 if has_evidence else min(1, len(severities) - 1)])
 
@@ -417,32 +417,32 @@ class Answers:
         """
         groups: list[_Group] = []
         assigned = [(number, *each) for number, findings in enumerate(self.findings) for each in self.look.assign(findings)]
-        for number, subject, finding in sorted(assigned, key=lambda each: not each[1].is_known):
-            group = next((each for each in groups if _is_same(each, subject, finding)), None)
+        for number, topic, finding in sorted(assigned, key=lambda each: not each[1].is_known):
+            group = next((each for each in groups if _is_same(each, topic, finding)), None)
             if group is None:
-                groups.append(group := _Group(subject))
+                groups.append(group := _Group(topic))
             before = group.said.get(number)
             group.said[number] = finding if before is None else merge_two(before, finding)
         return groups
 
     def _rises_without_evidence(self, group: _Group) -> bool:
         """Whether only one of the answers gives a higher severity than before, and no line proves it."""
-        problem = group.subject.problem
+        problem = group.topic.problem
         if problem is None or self.look.proves_severity(problem):
             return False
         higher = [each for each in group.said.values() if each.severity.rank > problem.severity.rank and not each.resolved]
         return len(higher) == 1
 
 
-def _is_same(group: _Group, subject: Subject, finding: Finding) -> bool:
-    if subject.problem is not None:
-        return group.subject.problem == subject.problem
-    if subject.is_known:
-        return group.subject == subject
+def _is_same(group: _Group, topic: Topic, finding: Finding) -> bool:
+    if topic.problem is not None:
+        return group.topic.problem == topic.problem
+    if topic.is_known:
+        return group.topic == topic
     if any(other.key == finding.key for other in group.said.values()):
         return True
     other = next(iter(group.said.values()))
-    return not group.subject.is_known and share_in_common(finding_words(other), finding_words(finding)) > SAME_SHARE
+    return not group.topic.is_known and share_in_common(finding_words(other), finding_words(finding)) > SAME_SHARE
 
 
 def _is_repeated(finding: Finding, known: OpenProblem, others: frozenset[str]) -> bool:

@@ -16,7 +16,7 @@ from scheduler.cli.progress import show_progress
 from scheduler.config.file.diagnostics import ConfigError
 from scheduler.config.settings.load import load_config
 from scheduler.insight import installation_checks
-from scheduler.insight.installation_checks import Finding
+from scheduler.insight.installation_checks import CheckResult
 from scheduler.model.expected_error import ExpectedError
 from scheduler.model.levels import level_of
 from scheduler.store import boots, database
@@ -33,17 +33,17 @@ def print_findings(source: Source) -> int:
     """Print the result of each check. Returns 1 if one is `bad`."""
     with show_progress("checking"):
         findings = list(_check_everything(source))
-    lines = (line for each in findings for line in _format_finding(each))
+    lines = (line for each in findings for line in _format_result(each))
     output.print_answer([asdict(finding) for finding in findings], source.form, lines)
     return 1 if any(finding.level == "bad" for finding in findings) else 0
 
 
-def _format_finding(finding: Finding) -> list[str]:
+def _format_result(finding: CheckResult) -> list[str]:
     lines = output.wrap_text(f"{finding.level:<5} {finding.what:<9} {finding.text}", 16)
     return output.paint_label(lines, finding.level, level_of(finding.level))
 
 
-def _check_everything(source: Source) -> Iterator[Finding]:
+def _check_everything(source: Source) -> Iterator[CheckResult]:
     yield from installation_checks.check_installation()
     yield from _check_commands()
     yield from installation_checks.check_config(source.config, os.environ, output.utc_now(), read_user_crontab)
@@ -53,16 +53,16 @@ def _check_everything(source: Source) -> Iterator[Finding]:
     yield from _check_database(files)
 
 
-def _check_commands() -> Iterator[Finding]:
+def _check_commands() -> Iterator[CheckResult]:
     """The commands of extras that cannot be imported."""
     for name in extras.find_names("commands"):
         try:
             extras.load_without_libraries("commands", name)
         except extras.UnusableExtra as error:
-            yield Finding("warn", "command", str(error))
+            yield CheckResult("warn", "command", str(error))
 
 
-def _check_queue(path: Path) -> Iterator[Finding]:
+def _check_queue(path: Path) -> Iterator[CheckResult]:
     """Whether workers on other machines can execute runs. Errors of the config are reported elsewhere."""
     try:
         settings = load_config(path, os.environ).settings
@@ -82,28 +82,28 @@ async def _run_program(argv: list[str]) -> ProcessResult:
     return await Children("doctor").start(argv, stdin=b"", env={}, cwd=Path("/"), keep=MAX_CRONTAB_BYTES, timeout=CRONTAB_TIMEOUT)
 
 
-def _check_database(files: DaemonFiles) -> Iterator[Finding]:
+def _check_database(files: DaemonFiles) -> Iterator[CheckResult]:
     leader = None
     try:
         if files.server is None:
             database.check_database(files.database)
         with daemon_files.open_for_reading(files) as db:
             if not files.may_exist:
-                yield Finding("ok", "database", f"{files.database} does not exist yet; `heartbeatd run` creates it")
+                yield CheckResult("ok", "database", f"{files.database} does not exist yet; `heartbeatd run` creates it")
             else:
-                yield Finding("ok", "database", f"{files.shown} {'can be read' if files.server else 'is intact'}")
+                yield CheckResult("ok", "database", f"{files.shown} {'can be read' if files.server else 'is intact'}")
                 yield from installation_checks.check_records(db, output.utc_now(), output.format_time, output.zone_name())
                 leader = boots.find_leader(db)
     except ExpectedError as error:
-        yield Finding("bad", "database", str(error))
+        yield CheckResult("bad", "database", str(error))
     if files.database.exists():
         yield installation_checks.check_disk(files.database)
     yield _check_daemon(files, leader)
 
 
-def _check_daemon(files: DaemonFiles, leader: Leader | None) -> Finding:
+def _check_daemon(files: DaemonFiles, leader: Leader | None) -> CheckResult:
     up = daemon_files.find_running_daemon(files)
     if up is None:
-        return Finding("warn", "daemon", "not running; `heartbeatd run` starts it")
+        return CheckResult("warn", "daemon", "not running; `heartbeatd run` starts it")
     standby = daemon_files.describe_standby(files, up, leader)
-    return Finding("ok", "daemon", output.describe_process(up, standby, output.utc_now()))
+    return CheckResult("ok", "daemon", output.describe_process(up, standby, output.utc_now()))

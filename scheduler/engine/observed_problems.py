@@ -12,13 +12,13 @@ from datetime import datetime, timedelta
 
 from heartbeat.findings import Severity
 from scheduler.engine import notices
-from scheduler.engine.problem_rules import Change, News, after_end, after_finding
+from scheduler.engine.problem_rules import Change, News, after_end, after_symptom
 from scheduler.engine.tick_items import Tick
 from scheduler.model.circuit import Circuit, circuit_blamed_for, circuit_of_call, is_answered, required_circuits
 from scheduler.model.entry import Claim
 from scheduler.model.events import MessageMoved
 from scheduler.model.outcome import FAILURES, FAILURES_WITH_ANSWER, AttemptResult, Call, DeliveryState, Failure, Kind, Skip
-from scheduler.model.problem import DAEMON, PROVIDER, Finding, Problem, ProblemNotice, Subject, Told
+from scheduler.model.problem import DAEMON, PROVIDER, Problem, ProblemNotice, Subject, Symptom, Told
 from scheduler.model.settings import LOG_CHANNEL, Target
 from scheduler.store import breakers, clock_changes, outbox, problems
 from scheduler.store.outbox import NO_RUN, Origin, OutboxMessage
@@ -124,11 +124,11 @@ def record_failed_circuit(tick: Tick, claim: Claim, blamed: FailedCircuit, count
     is_critical = reason == Failure.PAYMENT or (reason == Failure.AUTH and circuit.is_whole_provider)
     fault = reason if reason in PERMANENT_FAILURES else UNAVAILABLE
     usual = Severity.INFO if key == LIMITED else Severity.WARNING  # it ends by itself
-    found = Finding(key, Severity.CRITICAL if is_critical else usual, blamed.error, reason, fault)
+    found = Symptom(key, Severity.CRITICAL if is_critical else usual, blamed.error, reason, fault)
     if was is not None and was.over_at is None:
         found = replace(found, text=found.text or was.found.text) if blamed.seen else was.found
     opens = breakers.find_breaker(tick.tx, circuit) is not None or count >= claim.entry.spec.problems_after
-    return problems.save_problem(tick.tx, after_finding(was, Subject.of_circuit(circuit), found, tick.now, opens=opens))
+    return problems.save_problem(tick.tx, after_symptom(was, Subject.of_circuit(circuit), found, tick.now, opens=opens))
 
 
 def record_answer(tick: Tick, claim: Claim, call: Call) -> None:
@@ -242,8 +242,8 @@ def _record_refusal(tick: Tick, message: OutboxMessage, error: str, given_up: Se
     lost = Target(message.channel, message.recipient)
     tick.refusing.add(lost)
     was = problems.find_problem(tick.tx.db, Subject.of_target(lost))
-    found = Finding(UNDELIVERED, Severity.CRITICAL, error or "it takes no messages", UNDELIVERED, UNDELIVERED)
-    now = problems.save_problem(tick.tx, after_finding(was, Subject.of_target(lost), found, tick.now))
+    found = Symptom(UNDELIVERED, Severity.CRITICAL, error or "it takes no messages", UNDELIVERED, UNDELIVERED)
+    now = problems.save_problem(tick.tx, after_symptom(was, Subject.of_target(lost), found, tick.now))
     entry = None if message.kind == DAEMON else tick.plan.entries.get((Kind(message.kind), message.name))
     recipient = notices.substitute_target(tick, entry.problems_deliver if entry else (), refusing=message.channel)
     if recipient in now.notices and now.notices[recipient].message_id in given_up:
@@ -305,7 +305,7 @@ def review_daemon(tick: Tick, shortage: str | None) -> None:
 
 def _after_failure(was: Problem | None, key: str, error: str, now: datetime) -> Problem:
     """Another error of the same part is no news: people look at the first one, and see the present one there."""
-    return after_finding(was, Subject.of_daemon(), Finding(key, Severity.CRITICAL, error, key, key), now)
+    return after_symptom(was, Subject.of_daemon(), Symptom(key, Severity.CRITICAL, error, key, key), now)
 
 
 def _send_news_of_daemon(tick: Tick, problem: Problem) -> None:

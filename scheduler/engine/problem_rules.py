@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 
 from heartbeat.findings import Severity
-from scheduler.model.problem import UNSTABLE_TIME, EndedBy, Finding, Problem, ProblemNotice, State, Subject, Told
+from scheduler.model.problem import UNSTABLE_TIME, EndedBy, Problem, ProblemNotice, State, Subject, Symptom, Told
 from scheduler.model.settings import Target
 
 REMIND_CRITICAL = timedelta(hours=6)  # the longest interval of reminders of a critical problem
@@ -47,7 +47,7 @@ def times_in_a_row(was: Problem | None) -> int:
     return 1 if was is None or was.over_at is not None else was.count + 1
 
 
-def after_finding(was: Problem | None, subject: Subject, found: Finding, now: datetime, *, opens: bool = True) -> Problem:
+def after_symptom(was: Problem | None, subject: Subject, found: Symptom, now: datetime, *, opens: bool = True) -> Problem:
     """The problem after a look that found it. If it `opens`, it was seen often enough; one that has a cause stays closed."""
     if was is None:
         seen = Problem(subject, found, now, now)
@@ -89,7 +89,7 @@ def after_removal(was: Problem, now: datetime) -> Problem:
     return replace(after_close(was, now), acknowledgement=was.acknowledgement)
 
 
-def remind_interval(found: Finding, remind: timedelta) -> timedelta:
+def remind_interval(found: Symptom, remind: timedelta) -> timedelta:
     """The interval of reminders, which is shorter for what is critical."""
     return min(remind, REMIND_CRITICAL) if found.severity is Severity.CRITICAL else remind
 

@@ -8,16 +8,14 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from itertools import chain
 
-from heartbeat import findings
-from heartbeat.evidence import MAX_LINES, Event, Line, Look, OpenProblem, Subject, TrackedLine, read_lines
-from heartbeat.findings import Severity, comparable_key
+from heartbeat.evidence import MAX_LINES, Event, Line, Look, OpenProblem, Topic, TrackedLine, read_lines
+from heartbeat.findings import Finding, Severity, comparable_key
 from heartbeat.precheck import PrecheckStatus
 from heartbeat.spec import Agent
-from scheduler.engine.problem_rules import Change, News, after_end, after_finding, news_of
-from scheduler.model import problem
+from scheduler.engine.problem_rules import Change, News, after_end, after_symptom, news_of
 from scheduler.model.entry import Claim
 from scheduler.model.outcome import ANSWERED, FAILURES, AttemptResult, Kind, Skip, Trigger
-from scheduler.model.problem import NEWS, Effect, EndedBy, Evidence, Problem
+from scheduler.model.problem import NEWS, REPORTED, Effect, EndedBy, Evidence, Problem, Subject, Symptom
 from scheduler.model.settings import Target
 from scheduler.model.timestamps import MILLISECOND
 from scheduler.store import entries, outbox, problems
@@ -30,8 +28,8 @@ MEMORY_TIME = timedelta(days=1)  # an agent that mentions so soon a problem whos
 WRONG_END_TIME = timedelta(days=1)  # a problem that opens again so soon was not over
 MAX_ALIASES = 20  # other keys of a problem that are remembered
 MAX_WRONGLY_CLOSED = 3  # each doubles the number of answers without a mention that end the problem
-OVERFLOW = findings.Finding("heartbeatd:too-many-findings", "", Severity.WARNING)
-FLOOD = findings.Finding("heartbeatd:new-problems", "", Severity.INFO)
+OVERFLOW = Finding("heartbeatd:too-many-findings", "", Severity.WARNING)
+FLOOD = Finding("heartbeatd:new-problems", "", Severity.INFO)
 OWN_KEYS = frozenset((OVERFLOW.key, FLOOD.key))
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 HOURS_OF_DAY = 3  # times as many new problems as in an hour are sent in a day
@@ -93,7 +91,7 @@ def plan_update(
     has_looked = result.outcome in ANSWERED or has_precheck or has_findings
     if spec is None or not has_looked:
         return None
-    known = {each.key: each for each in problems.problems_of(tx.db, problem.Subject.of_reports(name, kind))}
+    known = {each.key: each for each in problems.problems_of(tx.db, Subject.of_reports(name, kind))}
     failed_jobs = failed_jobs_of_wakes(tx, claim)
     open_problems = [each.for_prompt for each in known.values() if each.is_open and each.key not in OWN_KEYS]
     has_news = result.precheck is not None and result.precheck.source_has_news
@@ -133,7 +131,7 @@ def _change_of(tx: Transaction, news: News) -> Change | None:
         return news.change
     held = {notice.name: notice.notice or "" for notice in outbox.held_notices(tx.db) if notice.target == news.target}
     for job in each.evidence.jobs:
-        own = problems.problems_of(tx.db, problem.Subject(Kind.CRON, job))
+        own = problems.problems_of(tx.db, Subject(Kind.CRON, job))
         last = next((known.notices[news.target] for known in own if known.is_open and known.is_known_to(news.target)), None)
         got = None if last is None else last.severity if last.delivered_at else last.severity_before
         is_other = job in held and not held[job].startswith(Change.REMINDER)
@@ -182,9 +180,9 @@ class _Tracker:
         """Open, continue or end the problem of each finding."""
         report = self.result.report
         surplus = report.dropped if report else 0
-        for subject, finding in self.look.assign(report.findings) if report else ():
-            known = self.now_known[comparable_key(subject.problem.label)] if subject.problem else None
-            before = known or self._closed_event(subject.line, finding)
+        for topic, finding in self.look.assign(report.findings) if report else ():
+            known = self.now_known[comparable_key(topic.problem.label)] if topic.problem else None
+            before = known or self._closed_event(topic.line, finding)
             if finding.resolved:
                 self._resolve(finding, before)
             elif before is not None and before.over_at is not None:
@@ -192,11 +190,11 @@ class _Tracker:
                 self._keep(replace(before, last_seen_at=max(self.now, before.last_seen_at)))
                 self._note(before.key, finding, Effect.REPEATED)
             elif before is not None:
-                self._continue(finding, before, subject)
-            elif self._is_remembered(finding, subject):
+                self._continue(finding, before, topic)
+            elif self._is_remembered(finding, topic):
                 self._leave_out(finding)
             elif sum(each.is_open and each.key != FLOOD.key for each in self.now_known.values()) < MAX_OPEN:
-                self._open(finding, subject)
+                self._open(finding, topic)
             else:
                 surplus += 1
                 self._note(finding.key, finding, Effect.UNTRACKED)
@@ -208,7 +206,7 @@ class _Tracker:
             text = f"{surplus} {noun} of the agent could not be tracked, because there were too many. {more}"
             before = self.now_known.get(OVERFLOW.key)
             finding = replace(OVERFLOW, text=text)
-            self._continue(finding, before, Subject()) if before and before.is_open else self._open(finding, Subject())
+            self._continue(finding, before, Topic()) if before and before.is_open else self._open(finding, Topic())
 
     def end_problems(self) -> None:
         """End open problems whose lines are gone in two prechecks in a row.
@@ -271,7 +269,7 @@ class _Tracker:
             is_hour = in_hour >= most and not self.is_unreliable
             count, span = (in_hour, "an hour") if is_hour else (number, "a day")
             text = FLOOD_TEXT.format(count + len(opened), span, more, worth, until, self.claim.entry.name)
-            self._open(replace(FLOOD, text=text), Subject())
+            self._open(replace(FLOOD, text=text), Topic())
             return True
         return False
 
@@ -339,12 +337,12 @@ class _Tracker:
             return False
         return self.result.is_complete_answer or self.result.reason is Skip.PRECHECK
 
-    def _open(self, finding: findings.Finding, subject: Subject) -> None:
+    def _open(self, finding: Finding, topic: Topic) -> None:
         """Open a problem. If one with the same line ended within a day, it is the same problem.
 
         What is about another event is another problem. Only its key and its number may be those of one that is over.
         """
-        line, aliases = subject.line, tuple[str, ...]()
+        line, aliases = topic.line, tuple[str, ...]()
         event = Event(line.event, line.text) if line and line.event else None
         before = returning = self._returning(line) if line else None
         if returning is not None:
@@ -367,14 +365,14 @@ class _Tracker:
             lines=(TrackedLine(line.name, line.form),) if line and not event else (),
             events=(event,) if event else (),
             senders=frozenset((NEWS,)) if event else frozenset() if line else self.senders,
-            jobs=frozenset() if line else self._jobs_of(finding, subject),
+            jobs=frozenset() if line else self._jobs_of(finding, topic),
             aliases=aliases,
             has_returned=returning is not None and returning.ended_by is not EndedBy.USER,
         )
         self._keep(replace(opened, evidence=evidence))
         self._note(opened.key, finding, Effect.OPENED)
 
-    def _is_remembered(self, finding: findings.Finding, subject: Subject) -> bool:
+    def _is_remembered(self, finding: Finding, topic: Topic) -> bool:
         """Whether a finding without evidence names a problem whose lines are gone, and no run has mentioned it since.
 
         Models repeat an old answer, and say the same when they are asked again in this run. So only another run confirms it. For
@@ -383,16 +381,16 @@ class _Tracker:
         gone = self._gone_problem(finding)
         said = f"{finding.label}\n{finding.text}"
         senders = self.senders - {problems.sender_of_job(job) for job in self.failed_jobs}
-        has_evidence = bool(subject.line or senders) or any(has_job_name(said, job) for job in self.look.jobs)
+        has_evidence = bool(topic.line or senders) or any(has_job_name(said, job) for job in self.look.jobs)
         return gone is not None and not gone.is_mentioned_since and not has_evidence
 
-    def _gone_problem(self, finding: findings.Finding) -> Problem | None:
+    def _gone_problem(self, finding: Finding) -> Problem | None:
         """The problem with the key of a finding that ended within a day, because its lines were gone."""
         recent = (each for each in self.known.values() if each.over_at and each.over_at > self.now - MEMORY_TIME)
         gone = (each for each in recent if each.ended_by is EndedBy.GONE and not self.now_known[each.key].is_open)
         return next((each for each in gone if each.for_prompt.has_key(finding.key)), None)
 
-    def _leave_out(self, finding: findings.Finding) -> None:
+    def _leave_out(self, finding: Finding) -> None:
         """Open no problem. If the finding names one whose lines are gone, the next run that mentions it opens it."""
         gone = self._gone_problem(finding)
         if gone is not None and gone.over_at is not None and not gone.is_mentioned_since:
@@ -400,9 +398,9 @@ class _Tracker:
         self._note(finding.key, finding, Effect.UNCONFIRMED)
 
     def _found(self, before: Problem | None, key: str, severity: Severity, text: str) -> Problem:
-        found = problem.Finding(before.key if before else key, severity, text, problem.REPORTED, "")
+        found = Symptom(before.key if before else key, severity, text, REPORTED, "")
         kind, name = self.claim.entry.key
-        return after_finding(before, problem.Subject.of_reports(name, kind), found, self.now)
+        return after_symptom(before, Subject.of_reports(name, kind), found, self.now)
 
     def _returning(self, line: Line) -> Problem | None:
         """The problem that ended within a day and had this line, with the same figures, or was about this event."""
@@ -410,7 +408,7 @@ class _Tracker:
         found = (each for each in ended if not self.now_known[each.key].is_open)
         return next((each for each in found if line.form in each.for_prompt.forms), None)
 
-    def _closed_event(self, line: Line | None, finding: findings.Finding) -> Problem | None:
+    def _closed_event(self, line: Line | None, finding: Finding) -> Problem | None:
         """The problem about the event of a line that a user has closed: a failed run shows it again. None if it is worse now."""
         known = self._returning(line) if line and line.event else None
         if known is None or known.ended_by is not EndedBy.USER or finding.severity.rank > known.found.severity.rank:
@@ -425,8 +423,8 @@ class _Tracker:
             free = f"{label} {number}"
         return free
 
-    def _continue(self, finding: findings.Finding, before: Problem, subject: Subject) -> None:
-        open_problem, line, evidence = before.for_prompt, subject.line, before.evidence
+    def _continue(self, finding: Finding, before: Problem, topic: Topic) -> None:
+        open_problem, line, evidence = before.for_prompt, topic.line, before.evidence
         self.mentioned.add(before.key)
         said = [each.severity for each in self.look.lines_of(open_problem) if each.severity]
         severity = max(said, default=finding.severity, key=lambda each: each.rank)
@@ -441,23 +439,23 @@ class _Tracker:
             last_run_id=self.claim.run.id,
             missed=0,
             lines=lines,
-            jobs=evidence.jobs if lines else evidence.jobs | self._jobs_of(finding, subject),
+            jobs=evidence.jobs if lines else evidence.jobs | self._jobs_of(finding, topic),
             aliases=_with_alias(before, finding),
         )
         self._keep(replace(self._found(before, before.key, severity, text), evidence=evidence))
         is_worse = severity.rank > before.found.severity.rank
         self._note(before.key, finding, Effect.WORSENED if is_worse else Effect.KNOWN)
 
-    def _jobs_of(self, finding: findings.Finding, subject: Subject) -> frozenset[str]:
+    def _jobs_of(self, finding: Finding, topic: Topic) -> frozenset[str]:
         """The failed jobs that have woken this run and that the finding is about.
 
         A finding about a line is about no job: it may share a word with the job's name, but ends with its line.
         """
         text = f"{finding.label}\n{finding.text}"
         named = {job for job in self.failed_jobs if is_about_job(text, job, self.failed_jobs)}
-        return frozenset(named | ({subject.job} if subject.job else set()))
+        return frozenset(named | ({topic.job} if topic.job else set()))
 
-    def _resolve(self, finding: findings.Finding, before: Problem | None) -> None:
+    def _resolve(self, finding: Finding, before: Problem | None) -> None:
         """End a problem, because the agent says so. It is not believed while there is evidence.
 
         One look without a line is no evidence of an end: checks miss a line now and then, and the agent sees only this look.
@@ -475,7 +473,7 @@ class _Tracker:
     def _keep(self, each: Problem) -> None:
         self.now_known[each.key] = each
 
-    def _note(self, key: str, finding: findings.Finding, effect: Effect) -> None:
+    def _note(self, key: str, finding: Finding, effect: Effect) -> None:
         self.effects[key] = {
             "key": finding.label,
             "severity": finding.severity.value,
@@ -485,7 +483,7 @@ class _Tracker:
         }
 
 
-def _with_alias(before: Problem, finding: findings.Finding) -> tuple[str, ...]:
+def _with_alias(before: Problem, finding: Finding) -> tuple[str, ...]:
     """The aliases of a problem, with the key of a finding about it."""
     aliases = before.evidence.aliases
     return aliases if before.for_prompt.has_key(finding.key) else (*aliases[-MAX_ALIASES + 1 :], finding.key)

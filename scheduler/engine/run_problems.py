@@ -12,7 +12,7 @@ from heartbeat.words import format_count
 from scheduler.engine import job_failures, notices, observed_problems, planning
 from scheduler.engine.job_failures import Woken
 from scheduler.engine.observed_problems import FailedCircuit
-from scheduler.engine.problem_rules import Change, after_end, after_finding, news_of, times_in_a_row
+from scheduler.engine.problem_rules import Change, after_end, after_symptom, news_of, times_in_a_row
 from scheduler.engine.reported_problems import ReportUpdate
 from scheduler.engine.tick_items import Tick
 from scheduler.model.entry import Claim
@@ -30,7 +30,7 @@ from scheduler.model.outcome import (
     Reason,
     Skip,
 )
-from scheduler.model.problem import FALLBACK, PAUSED, Finding, Problem, Subject
+from scheduler.model.problem import FALLBACK, PAUSED, Problem, Subject, Symptom
 from scheduler.model.settings import Target
 from scheduler.store import breakers, problems
 from scheduler.store.transaction import Transaction
@@ -79,7 +79,7 @@ def _update_problems(
     blamed = observed_problems.find_blame(tick.tx, claim, result) if threshold and _is_failure(result) else None
     if result.reason is Skip.BREAKER_OPEN and blamed is None:
         return entry_row  # the breaker has closed in the meantime, or failures are not reported
-    found = {each.key: each for each in _findings(claim, result, blamed)} if threshold else {}
+    found = {each.key: each for each in _symptoms(claim, result, blamed)} if threshold else {}
     if not found and not problems.has_unsettled(tick.tx.db, subject):
         return entry_row
     known = {problem.key: problem for problem in problems.problems_of(tick.tx.db, subject)}
@@ -94,13 +94,13 @@ def _update_problems(
         cause = observed_problems.record_failed_circuit(tick, claim, blamed, times_in_a_row(was))
         found[FAILED] = replace(found[FAILED], reason=_lasting_reason(was, result), cause_id=cause.id)
     if found and planning.is_to_be_paused(entry, entry_row, result):
-        found[PAUSED] = _finding_of_pause(entry_row, found[FAILED if FAILED in found else NO_ANSWER])
+        found[PAUSED] = _symptom_of_pause(entry_row, found[FAILED if FAILED in found else NO_ANSWER])
     after = {key: after_end(problem, tick.now) if key in over else problem for key, problem in known.items()}
     for key, finding in found.items():
         opens = times_in_a_row(known.get(key)) >= threshold or (
             key == FALLBACK and breakers.own_breaker(tick.tx, entry) is not None
         )
-        after[key] = after_finding(known.get(key), subject, finding, tick.now, opens=opens or key == PAUSED)
+        after[key] = after_symptom(known.get(key), subject, finding, tick.now, opens=opens or key == PAUSED)
     for key, problem in after.items():
         if problem != known.get(key):
             after[key] = problems.save_problem(tick.tx, problem)
@@ -124,34 +124,34 @@ def _update_problems(
     return entry_row
 
 
-def _findings(claim: Claim, result: AttemptResult, blamed: FailedCircuit | None) -> Iterator[Finding]:
+def _symptoms(claim: Claim, result: AttemptResult, blamed: FailedCircuit | None) -> Iterator[Symptom]:
     """What a run shows to be wrong with its entry."""
     if blamed is not None:
-        yield Finding(FAILED, Severity.WARNING, blamed.error or blamed.reason, blamed.reason, "")
+        yield Symptom(FAILED, Severity.WARNING, blamed.error or blamed.reason, blamed.reason, "")
     elif _is_failure(result):
         key = STOPPED if isinstance(result.reason, Skip) else NO_ANSWER if result.reason is Reason.NO_RESULT else FAILED
         # A budget was set by the user: that it is used up is news, and no defect.
         severity = Severity.INFO if result.reason is Skip.BUDGET else Severity.WARNING
-        yield _finding(key, severity, result)
+        yield _symptom(key, severity, result)
     if result.outcome in ANSWERED and result.precheck_problem:
         failing = replace(result, reason=Skip.PRECHECK_FAILED, error=result.precheck_problem)
-        yield _finding(PRECHECK, Severity.WARNING, failing)
+        yield _symptom(PRECHECK, Severity.WARNING, failing)
     if result.outcome in ANSWERED and result.truncated and claim.entry.kind is Kind.HEARTBEAT:
-        yield Finding(TRUNCATED, Severity.WARNING, "each answer is cut at the limit of its tokens", TRUNCATED, TRUNCATED)
+        yield Symptom(TRUNCATED, Severity.WARNING, "each answer is cut at the limit of its tokens", TRUNCATED, TRUNCATED)
     if result.outcome in SUCCESSES and result.fallback:
         # It is news, and no defect: the user has provided for it.
-        yield Finding(FALLBACK, Severity.INFO, f"{result.fallback} answers: {result.fallback_why}", FALLBACK, FALLBACK)
+        yield Symptom(FALLBACK, Severity.INFO, f"{result.fallback} answers: {result.fallback_why}", FALLBACK, FALLBACK)
 
 
-def _finding_of_pause(entry_row: EntryRow, failure: Finding) -> Finding:
+def _symptom_of_pause(entry_row: EntryRow, failure: Symptom) -> Symptom:
     number, what = format_count(entry_row.failures_for_pause, "failure"), Kind(entry_row.kind).label_of(entry_row.name)
     text = f"no run starts after {number} in a row until it is resumed: {failure.text}\nResume: heartbeatd resume {what}"
     return replace(failure, key=PAUSED, text=text, cause_id=None)
 
 
-def _finding(key: str, severity: Severity, result: AttemptResult) -> Finding:
+def _symptom(key: str, severity: Severity, result: AttemptResult) -> Symptom:
     reason = str(result.reason or result.outcome)
-    return Finding(
+    return Symptom(
         key, severity, notices.failure_says(result) or reason, reason, message_digest(result.error or reason, "numbers")
     )
 
@@ -212,7 +212,7 @@ def differs_from_known(
         return False
     before = {each.key: each for each in problems.problems_of(tx.db, Subject(*claim.entry.key)) if each.over_at is None}
     blamed = observed_problems.find_blame(tx, claim, result) if _is_failure(result) else None
-    found = {each.key: each for each in _findings(claim, result, blamed)}
+    found = {each.key: each for each in _symptoms(claim, result, blamed)}
     if blamed is None or {blamed.reason, Skip.BREAKER_OPEN}.isdisjoint(reasons) or not _has_cause(tx, before, blamed):
         for key, finding in found.items():
             reason = str(result.reason) if blamed else finding.reason

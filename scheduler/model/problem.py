@@ -176,7 +176,7 @@ class Subject(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Symptom:
     """What a look at a subject found wrong.
 
     `reason` is the class of the error, `fault` what distinguishes one error from another: a hash, or the class. A finding with a
@@ -234,7 +234,7 @@ class Problem:
     """
 
     subject: Subject
-    found: Finding
+    found: Symptom
     since: datetime
     last_seen_at: datetime
     count: int = 1

@@ -20,10 +20,10 @@ from scheduler.model.problem import (
     UNSTABLE_TIME,
     Acknowledgement,
     Evidence,
-    Finding,
     Problem,
     ProblemNotice,
     Subject,
+    Symptom,
     Told,
 )
 from scheduler.model.settings import Target
@@ -58,7 +58,7 @@ select * from problem_notice where problem_id in (select cast(value as bigint) f
 order by problem_id, channel, whom
 """
 
-FOUND = tuple(each.name for each in fields(Finding))
+FOUND = tuple(each.name for each in fields(Symptom))
 STATES = ("count", "since", "last_seen_at", "opened_at", "over_at", "ended_by", "openings")
 EVIDENCE = tuple(each.name for each in fields(Evidence) if each.name != "has_returned")
 ACKED = tuple(each.name for each in fields(Acknowledgement))
@@ -349,7 +349,7 @@ def _problem_from_row(row: sqlite3.Row, notices: dict[Target, ProblemNotice]) ->
         row,
         "",
         subject=read_part(Subject, row, ""),
-        found=read_part(Finding, row, ""),
+        found=read_part(Symptom, row, ""),
         evidence=read_part(Evidence, row, "", has_returned=False),
         acknowledgement=read_part(Acknowledgement, row, "acked_") if row["acked_at"] else None,
         notices=notices,

@@ -24,9 +24,9 @@ from world import MakeWorld, World
 from heartbeat.findings import Severity
 from scheduler.cli.main import main
 from scheduler.engine.config_reload import note_rejected_config
-from scheduler.engine.problem_rules import after_finding
+from scheduler.engine.problem_rules import after_symptom
 from scheduler.model.circuit import Circuit
-from scheduler.model.problem import Finding, Subject
+from scheduler.model.problem import Subject, Symptom
 from scheduler.model.settings import Target
 from scheduler.store import boots, problems
 from scheduler.store.transaction import Transaction
@@ -77,11 +77,11 @@ def test_logs_lists_runs_messages_problems_and_boots_in_order(call: Call) -> Non
 
 
 def test_logs_lists_problems_of_the_daemon_of_channels_and_of_providers(world: World, call: Call) -> None:
-    found = Finding("refused", Severity.CRITICAL, "no credit", "payment", "payment")
+    found = Symptom("refused", Severity.CRITICAL, "no credit", "payment", "payment")
     with world.store.transaction() as db:
         tx = Transaction(db, datetime.now(UTC), "me")
         for subject in (Subject.of_circuit(Circuit("openai")), Subject.of_target(Target("hook"))):
-            problems.save_problem(tx, after_finding(None, subject, found, tx.now))
+            problems.save_problem(tx, after_symptom(None, subject, found, tx.now))
     world.request(partial(note_rejected_config, problem="config.yaml:9:1: agentz: unknown key", by="file watch"))
     world.run(minutes=1)
     texts = [line[21:] for line in call("logs", "-n", "100")]

@@ -7,8 +7,8 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from heartbeat.findings import Severity
-from scheduler.engine.problem_rules import News, after_end, after_finding, news_of
-from scheduler.model.problem import Acknowledgement, Finding, Problem, State, Subject
+from scheduler.engine.problem_rules import News, after_end, after_symptom, news_of
+from scheduler.model.problem import Acknowledgement, Problem, State, Subject, Symptom
 from scheduler.model.settings import Target
 
 START = datetime(2026, 3, 2, 8, tzinfo=UTC)
@@ -21,10 +21,10 @@ Look = tuple[float, str]
 """When a subject is looked at, in hours, and what is found: a severity and an error, a cause, or `works`."""
 
 
-def _finding(said: str) -> Finding:
+def _finding(said: str) -> Symptom:
     severity, _, fault = said.partition(" ")
     cause = 7 if fault == "because of p7" else None
-    return Finding("failed", Severity(severity), fault, "exit", fault, cause)
+    return Symptom("failed", Severity(severity), fault, "exit", fault, cause)
 
 
 def after_news(problem: Problem, news: Iterable[News]) -> Problem:
@@ -42,7 +42,7 @@ def played(looks: Sequence[Look], recipients: Sequence[Target] = (A,), after: in
         if said == "works":
             problem = after_end(problem, now) if problem else None
         else:
-            problem = after_finding(problem, OPS, _finding(said), now, opens=count >= after)
+            problem = after_symptom(problem, OPS, _finding(said), now, opens=count >= after)
         if problem is None:
             continue
         news = news_of(problem, recipients, remind, now)
@@ -96,7 +96,7 @@ def test_a_problem_opens_when_it_was_found_often_enough_in_a_row() -> None:
 def _known(*recipients: Target, hour: float = 0) -> Problem:
     """An open problem that these recipients were notified of."""
     now = START + timedelta(hours=hour)
-    problem = after_finding(None, OPS, _finding("warning x"), now, opens=True)
+    problem = after_symptom(None, OPS, _finding("warning x"), now, opens=True)
     return after_news(problem, news_of(problem, recipients, DAY, now))
 
 
@@ -140,12 +140,12 @@ def test_what_had_arrived_before_a_lost_message_stays_known() -> None:
         problem = None
         for hour, said in enumerate((first, second, *third)):
             now = START + timedelta(hours=hour)
-            problem = after_finding(problem, OPS, _finding(said), now, opens=True)
+            problem = after_symptom(problem, OPS, _finding(said), now, opens=True)
             problem = after_news(problem, news_of(problem, (A,), DAY, now))
             problem = _lost(problem) if hour == 1 else problem
         assert problem is not None
         now = START + timedelta(hours=3)
-        problem = after_end(problem, now) if last == "works" else after_finding(problem, OPS, _finding(last), now, opens=True)
+        problem = after_end(problem, now) if last == "works" else after_symptom(problem, OPS, _finding(last), now, opens=True)
         assert _told(problem, (A,), 3) == messages, (first, second, *third, last)
 
 
@@ -154,7 +154,7 @@ def test_a_recipient_of_a_rise_is_still_told_that_the_problem_is_unstable() -> N
     problem = _known(A)
     for hour in (1, 2):
         now = START + timedelta(hours=hour)
-        problem = after_finding(after_end(problem, now), OPS, _finding("critical x"), now, opens=True)
+        problem = after_symptom(after_end(problem, now), OPS, _finding("critical x"), now, opens=True)
     assert _told(problem, (A,), 3) == ["worse to a"]
     problem = after_news(problem, news_of(problem, (A,), DAY, START + timedelta(hours=3)))
     assert _told(problem, (A,), 4) == ["unstable to a"]
@@ -168,7 +168,7 @@ def test_no_reminder_follows_a_message_that_may_still_arrive() -> None:
 
 def test_what_was_held_back_by_a_mute_is_sent_after_it_only_if_it_is_still_true() -> None:
     """Within a mute, the news are neither sent nor recorded."""
-    opened = after_finding(None, OPS, _finding("warning x"), START, opens=True)
+    opened = after_symptom(None, OPS, _finding("warning x"), START, opens=True)
     assert _told(after_end(opened, START + timedelta(hours=1)), (A,), 2) == []
     assert _told(opened, (A,), 2) == ["opened to a"]
     assert _told(after_end(_known(A), START + timedelta(hours=1)), (A,), 5) == ["over to a"]
@@ -183,15 +183,15 @@ def test_a_recipient_knows_of_a_problem_unless_its_message_was_given_up_or_was_t
 
 
 def test_a_problem_has_one_state_at_a_time() -> None:
-    seen = after_finding(None, OPS, _finding("warning x"), START, opens=False)
-    opened = after_finding(seen, OPS, _finding("warning x"), START)
+    seen = after_symptom(None, OPS, _finding("warning x"), START, opens=False)
+    opened = after_symptom(seen, OPS, _finding("warning x"), START)
     acked = replace(opened, acknowledgement=Acknowledgement(START, WARNING, "ann"))
     unstable = replace(opened, openings=(START, START, START))
     found = {
         State.SEEN: seen,
         State.OPEN: opened,
         State.UNSTABLE: unstable,
-        State.COVERED: after_finding(opened, OPS, _finding("warning because of p7"), START),
+        State.COVERED: after_symptom(opened, OPS, _finding("warning because of p7"), START),
         State.ACKNOWLEDGED: acked,
         State.OVER: after_end(acked, START),
     }

@@ -16,7 +16,7 @@ from scheduler.model import entry_schedule
 from scheduler.model.daemon_health import EngineHealth, QueueState, WaitingRuns, WorkerState
 from scheduler.model.entry_row import UNTIL_RESUMED, EntryRow
 from scheduler.model.outcome import Kind, Trigger
-from scheduler.model.problem import Acknowledgement, Finding, Problem, ProblemNotice, State, Subject, Told
+from scheduler.model.problem import Acknowledgement, Problem, ProblemNotice, State, Subject, Symptom, Told
 from scheduler.model.settings import Target
 from scheduler.model.wake import TEXT_LIMIT, Wake, clip_wake_text, interleave_senders
 
@@ -150,7 +150,7 @@ def test_a_job_follows_its_predecessors_back_to_the_first_or_around_in_a_circle(
 
 
 WARNING, CRITICAL = Severity.WARNING, Severity.CRITICAL
-DISK = Problem(Subject.of_reports("ops"), Finding("disk", WARNING, "92 %", "", ""), EIGHT, EIGHT, opened_at=EIGHT)
+DISK = Problem(Subject.of_reports("ops"), Symptom("disk", WARNING, "92 %", "", ""), EIGHT, EIGHT, opened_at=EIGHT)
 
 
 def test_a_recipient_knows_a_problem_by_its_last_message_unless_that_was_lost() -> None:

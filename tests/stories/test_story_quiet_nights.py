@@ -15,14 +15,14 @@ from heartbeatd.verbs import Ack, CloseProblem, Drop, Mute, NoteActivity, Retry,
 from scheduler.engine import notices
 from scheduler.engine.delivery import Delivery
 from scheduler.engine.effects import VerbRequest
-from scheduler.engine.problem_rules import after_finding
+from scheduler.engine.problem_rules import after_symptom
 from scheduler.engine.tick_items import Refused, Tick
 from scheduler.insight.entry_day import explain_day
 from scheduler.insight.explanation import explain_now
 from scheduler.insight.status_data import read_status
 from scheduler.model.message import DeliveryResult
 from scheduler.model.outcome import Kind
-from scheduler.model.problem import PROVIDER, Finding, Subject
+from scheduler.model.problem import PROVIDER, Subject, Symptom
 from scheduler.model.settings import Target
 from scheduler.store import problems
 from scheduler.store.outbox import (
@@ -504,10 +504,10 @@ def test_a_critical_problem_of_a_provider_is_sent_at_night_if_one_of_its_agents_
 
 def report_provider(world: World, severity: Severity) -> None:
     """Report a problem of a provider to the phone."""
-    subject, found = Subject(PROVIDER, "anthropic"), Finding("refused", severity, "it refuses the key", "auth", "auth")
+    subject, found = Subject(PROVIDER, "anthropic"), Symptom("refused", severity, "it refuses the key", "auth", "auth")
     with world.store.transaction() as db:
         tx = Transaction(db, world.clock.now, "boot1", None)
-        problem = problems.save_problem(tx, after_finding(None, subject, found, tx.now))
+        problem = problems.save_problem(tx, after_symptom(None, subject, found, tx.now))
         about = Origin(NO_RUN, *subject[:2], "manual", tx.now)
         notices.send_news(Tick(tx, world.engine.plan, tx.now, Random(7)), problem, [Target("phone")], about)
 

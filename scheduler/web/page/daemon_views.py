@@ -13,7 +13,7 @@ from heartbeatd.questions import GetStatus, ListProblems
 from heartbeatd.verbs import Reload
 from scheduler.engine.observed_problems import CONFIG
 from scheduler.insight import installation_checks, report_data
-from scheduler.insight.installation_checks import Finding
+from scheduler.insight.installation_checks import CheckResult
 from scheduler.insight.report_data import TimeStepTotals
 from scheduler.model.config_changes import RecordedConfigEvent, Undo
 from scheduler.model.problem import Subject
@@ -237,7 +237,7 @@ def show_doctor(request: PageRequest) -> Page:
     return Page("doctor.html", context)
 
 
-def _check_everything(request: PageRequest, *, thorough: bool) -> Iterator[Finding]:
+def _check_everything(request: PageRequest, *, thorough: bool) -> Iterator[CheckResult]:
     """The config is read with the environment of the daemon. `crontab -l` is not run: a page must not start programs."""
     state = request.api.app_state
     path, zone = state.database_path, request.settings.zone
@@ -252,12 +252,12 @@ def _check_everything(request: PageRequest, *, thorough: bool) -> Iterator[Findi
         try:
             database.check_database(path)
         except StoreError as error:
-            yield Finding("bad", "database", str(error))
+            yield CheckResult("bad", "database", str(error))
         else:
-            yield Finding("ok", "database", f"{path} is intact")
+            yield CheckResult("ok", "database", f"{path} is intact")
     yield from installation_checks.check_records(request.db, request.now, format_time, zone.key)
     if path.exists():
         yield installation_checks.check_disk(path)
     boot = boots.latest_boot(request.db)
     since = f" since {format_time(boot.started_at)}" if boot else ""
-    yield Finding("ok", "daemon", f"running{since}, pid {os.getpid()}")
+    yield CheckResult("ok", "daemon", f"running{since}, pid {os.getpid()}")
