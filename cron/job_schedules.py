@@ -12,7 +12,7 @@ from itertools import islice, pairwise
 from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
-from cron.dst_changes import OffsetPeriod, offset_periods, zone_fingerprint
+from cron.dst_changes import A_DAY, OffsetPeriod, offset_periods, zone_fingerprint
 from cron.expression import EVERY_DAY, CronExpression, is_reboot, parse_expression
 from cron.field import ScheduleError
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 __all__ = ["CronSchedule", "ScheduleError", "SlotRange", "is_reboot", "parse_schedule"]
 
-A_DAY = timedelta(days=1)
 SAMPLE_DAYS = 60  # to find the shortest gap between two days: more than a year of Fridays and 13ths
 TWO_DAYS = timedelta(days=2)  # every UTC offset is shorter
 LAST_YEAR = 9900  # leaves room before datetime's last year, because slots are searched years ahead

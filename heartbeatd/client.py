@@ -28,7 +28,15 @@ from heartbeatd.errors import HeartbeatdError, error_from_answer, error_from_tra
 from heartbeatd.operations import Endpoint, query_of
 from heartbeatd.questions import QuestionMethods
 from heartbeatd.secret import Secret
-from heartbeatd.state_folder import DEFAULT_STATE, MAX_DAEMON_ANSWER, address_file, is_locked, read_state_path, real_path
+from heartbeatd.state_folder import (
+    DEFAULT_STATE,
+    MAX_DAEMON_ANSWER,
+    RUN_ID_VARIABLE,
+    address_file,
+    is_locked,
+    read_state_path,
+    real_path,
+)
 from heartbeatd.verbs import VerbMethods
 
 ANSWER_SECONDS = 90.0  # longer than the daemon waits for an answer to a question, and for its engine, whose error arrives
@@ -36,7 +44,6 @@ CONNECT_SECONDS = 5.0
 CLOSE_SECONDS = 5.0  # that `close` waits; without a limit, it could wait for ever while the program ends
 IDLE_SECONDS = 3.0  # a kept connection is not used after that; the daemon closes it after 5
 PAGE_SIZE = 100  # items that an iterator reads with one request
-RUN_ID_VARIABLE = "HEARTBEATD_RUN"  # set in programs that a run starts
 
 P = ParamSpec("P")
 Item = TypeVar("Item")

@@ -21,6 +21,7 @@ SCHEMES = ("postgresql://", "postgres://")
 MAX_DAEMON_ANSWER = 128 * 1024 * 1024  # bytes that clients read of an answer; the status of 100,000 agents has about 80 MB
 MAX_CONFIG_SIZE = 64 * 1024 * 1024  # bytes of a config; 100,000 agents are about 30 MB
 READ_SIZE = 1024 * 1024
+RUN_ID_VARIABLE = "HEARTBEATD_RUN"  # in the environment of each program that a run starts
 
 _LINE = re.compile(
     r"^['\"]?(?P<key>\w+)['\"]?[ \t]*:[ \t]+"

@@ -13,7 +13,7 @@ from typing import NoReturn
 
 import click
 
-from heartbeatd.state_folder import OVERRIDE_PREFIX
+from heartbeatd.state_folder import OVERRIDE_PREFIX, RUN_ID_VARIABLE
 from scheduler.cli import daemon_files, options
 from scheduler.cli.daemon_files import DaemonFiles
 from scheduler.model.expected_error import InputError
@@ -21,7 +21,6 @@ from scheduler.model.outcome import Kind
 from scheduler.store import entries, lane_holds, runs
 from scheduler.system import extras, lanes
 from scheduler.system.lanes import ClusterLane, ClusterProblem, Lanes
-from scheduler.system.orphans import RUN_ID_VARIABLE
 from scheduler.system.state_lock import make_state_folder
 
 WORKERS = "procrastinate"  # the value of `executor.kind` if there are workers

@@ -19,6 +19,7 @@ from heartbeatd.answers import Reloaded, ResponseBody
 from heartbeatd.client import Client, find_url
 from heartbeatd.errors import HeartbeatdError
 from heartbeatd.operations import Answer, Concern, Endpoint
+from heartbeatd.state_folder import RUN_ID_VARIABLE
 from heartbeatd.verbs import VERB_ENDPOINTS, Reload, Verb
 from scheduler.cli import daemon_files
 from scheduler.cli.daemon_files import DaemonFiles, open_for_reading
@@ -35,7 +36,6 @@ from scheduler.store.database import Store, check_file, check_links
 from scheduler.store.locations import open_for_writing, server_stores
 from scheduler.store.transaction import Transaction
 from scheduler.system.boot_clock import BootClock
-from scheduler.system.orphans import RUN_ID_VARIABLE
 from scheduler.system.state_lock import AlreadyRunning, StateLock, make_state_folder
 from scheduler.work import plan
 

@@ -17,6 +17,7 @@ import click
 
 from heartbeat.words import escape_control, shorten
 from heartbeatd.answers import Asked, CancelledRun, Done, PersonQuestion, RunRecord, WakeAccepted
+from heartbeatd.state_folder import RUN_ID_VARIABLE
 from heartbeatd.verbs import Verb
 from scheduler.cli import daemon_files, options
 from scheduler.cli.daemon_client import connect_to_daemon, open_client
@@ -34,7 +35,6 @@ from scheduler.store import run_history, wakes
 from scheduler.store.database import parse_row_id
 from scheduler.store.outbox import movable_messages
 from scheduler.system import log
-from scheduler.system.orphans import RUN_ID_VARIABLE
 
 CLOSE_TIMEOUT = 15.0  # seconds: longer than a cancelled run may take to end
 POLL_INTERVAL = 0.1  # seconds

@@ -10,12 +10,13 @@ from heartbeat.words import format_duration, shorten
 from heartbeatd import verbs
 from heartbeatd.answers import PersonQuestion
 from scheduler.config.file.message_parts import join_with_or
+from scheduler.engine.pending_runs import recorded_run
 from scheduler.engine.tick_items import Refused, Tick
 from scheduler.model.events import QuestionMoved
 from scheduler.model.local_days import local_text
 from scheduler.model.outcome import DeliveryState, Kind
 from scheduler.model.settings import Target
-from scheduler.store import asked_questions, outbox, run_history, runs
+from scheduler.store import asked_questions, outbox, runs
 from scheduler.store.outbox import Origin
 
 MAX_OPEN = 5  # questions of a run that wait at the same time
@@ -69,12 +70,10 @@ def _asking_run(tick: Tick, run_id: int) -> tuple[Origin, int]:
         if tick.plan.settings.remote is not None:
             raise Refused("on_worker", "the runs of workers cannot wait for people, because a worker measures their timeout")
         return Origin(run_id, kind, name, run.trigger, run.slot), run.fence
-    awaited, record = runs.find_awaited_result(tick.tx.db, run_id), run_history.get_run(tick.tx.db, run_id)
-    if record is None:
-        raise Refused("not_found", f"no run {run_id}; `heartbeatd runs` lists them")
+    awaited, record = runs.find_awaited_result(tick.tx.db, run_id), recorded_run(tick, run_id)
     if awaited is None or awaited.due_at is None:
         raise Refused("closed", f"run {run_id} is not in progress, so nothing would wait for the answer")
-    return Origin(run_id, awaited.kind, awaited.name, record.trigger, awaited.slot), 0
+    return Origin(run_id, *awaited.key, record.trigger, awaited.slot), 0
 
 
 def _who_answers(tick: Tick, origin: Origin) -> Ask:

@@ -63,7 +63,7 @@ class Approvals:
     async def ask(self, claim: Claim, text: str) -> str | None:
         """Why a person has not allowed something; None: it is allowed. The same key gives the same question."""
         verb = Ask(text=text, options=[YES, NO], key=secrets.token_hex(8))
-        request = VerbRequest(verb, claim.run.id, Sender(claim.entry.kind.label_of(claim.entry.name)))
+        request = VerbRequest(verb, claim.run.id, Sender(claim.entry.label))
         try:
             asked = await self._request(request)
         except Refused as refused:

@@ -249,8 +249,8 @@ def pause(tick: Tick, request: VerbRequest[verbs.Pause]) -> PausedEntries:
         tick.tx.report(PauseChanged(*entry_row.key, True, by, until))
     are = "are" if request.subject is None else "is"
     says = f"{_label(request)} {are} paused {_until(tick, until) if until else 'until resumed'}"
-    says += "".join(f"; {each.kind.label_of(each.name)} stays {each.pause_says}, until resumed" for each in kept if until)
-    return PausedEntries(paused=[entry_row.kind.label_of(entry_row.name) for entry_row in chosen], says=says)
+    says += "".join(f"; {each.label} stays {each.pause_says}, until resumed" for each in kept if until)
+    return PausedEntries(paused=[entry_row.label for entry_row in chosen], says=says)
 
 
 @effect_of(verbs.Resume)
@@ -260,7 +260,7 @@ def resume(tick: Tick, request: VerbRequest[verbs.Resume]) -> ResumedEntries:
     for entry_row in paused:
         planning.save_with_next_due(tick.tx, entry_row, planning.end_pause(tick, entry_row, tick.now))
         tick.tx.report(PauseChanged(*entry_row.key, False, request.sender.by, None))
-    labels = [entry_row.kind.label_of(entry_row.name) for entry_row in paused]
+    labels = [entry_row.label for entry_row in paused]
     if not labels:
         nothing = "nothing was" if request.subject is None else f"{_label(request)} was not"
         return ResumedEntries(resumed=[], says=f"{nothing} paused")

@@ -13,13 +13,13 @@ from scheduler.engine.delivery import button_listener
 from scheduler.engine.tick_items import Tick, run_for_entry
 from scheduler.model.entry import Key
 from scheduler.model.events import Event, RunClosed
+from scheduler.model.local_days import A_DAY
 from scheduler.model.outcome import ANSWERED, Kind
 from scheduler.model.problem import PAUSED, Subject
 from scheduler.store import clock_changes, entries, lane_holds, outbox, problems, retention, runs
 from scheduler.store.runs import NeededRuns
 
 MAINTENANCE_INTERVAL = timedelta(minutes=1)
-ONE_DAY = timedelta(days=1)
 MAX_ROWS_REMOVED = 500  # rows per tick
 MAX_ENTRIES_TRIMMED = 100  # entries per tick
 SURPLUS_DIVISOR = 10  # an entry may temporarily exceed its number of kept runs by a tenth,
@@ -70,7 +70,7 @@ def maintain_database(tick: Tick, state: MaintenanceState, grown: GrownHistories
     last = entries.last_id_of_part(tick.tx.db, trimmed, MAX_ENTRIES_TRIMMED)
     if last is None:
         return MaintenanceState(tick.now)
-    for row in entries.unplanned_entries(tick.tx.db, trimmed, last, tick.now - ONE_DAY):
+    for row in entries.unplanned_entries(tick.tx.db, trimmed, last, tick.now - A_DAY):
         run_for_entry(tick, *row.key, partial(planning.record_unplanned_slots, tick, row))
     for row in entries.entries_paused_by_failures(tick.tx.db, trimmed, last):
         if not row.is_muted(tick.now):

@@ -15,7 +15,7 @@ from scheduler.model.circuit import Circuit
 from scheduler.model.entry import Claim, Entry
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.outcome import AttemptResult, Failure, Kind, Outcome, Skip, Trigger
-from scheduler.model.problem import CHANNEL, DAEMON, PROVIDER, UNSTABLE_OPENINGS, EndedBy, Problem, Subject
+from scheduler.model.problem import CHANNEL, DAEMON, PROVIDER, EndedBy, Problem, Subject
 from scheduler.model.settings import LAST_TARGET, LOG_CHANNEL, Target
 from scheduler.store import agent_memory, outbox, problems
 from scheduler.store.breakers import PROBE_EVERY
@@ -67,15 +67,9 @@ def text_by_target(news: Iterable[News], zone: ZoneInfo) -> dict[Target, str]:
 def _state_of_news(news: News, zone: ZoneInfo) -> Iterator[str]:
     """Whether the problem is new to the recipient, since when it lasts, and how often it was seen in a row."""
     problem = news.problem
-    match news.change:
-        case Change.UNSTABLE:
-            yield f"unstable: it opened {UNSTABLE_OPENINGS} times within 24 hours, and only gets a message again if it gets worse"
-        case Change.WORSE:
-            yield f"was {problem.notices[news.target].severity}"
-        case Change.OTHER:
-            yield "another error"
-        case Change.REMINDER:
-            yield "reminder"
+    if news.change and news.change.says:
+        known = problem.notices.get(news.target)
+        yield news.change.says.format(before=known.severity if known else None)
     is_of_runs = problem.subject.kind in tuple(Kind) and not problem.is_reported  # of others, it counts several agents, or looks
     often = f"{problem.count} times in a row " if problem.count > 1 and is_of_runs else ""
     yield f"{often}since {problem.since.astimezone(zone):%Y-%m-%d %H:%M} {zone.key}"

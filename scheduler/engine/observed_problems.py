@@ -14,7 +14,7 @@ from heartbeat.findings import Severity
 from scheduler.engine import notices
 from scheduler.engine.problem_rules import Change, News, after_end, after_symptom
 from scheduler.engine.tick_items import Tick
-from scheduler.model.circuit import Circuit, circuit_blamed_for, circuit_of_call, is_answered, required_circuits
+from scheduler.model.circuit import LIMIT_REASON, Circuit, circuit_blamed_for, circuit_of_call, is_answered, required_circuits
 from scheduler.model.entry import Claim
 from scheduler.model.events import MessageMoved
 from scheduler.model.outcome import FAILURES, FAILURES_WITH_ANSWER, AttemptResult, Call, DeliveryState, Failure, Kind, Skip
@@ -27,7 +27,6 @@ from scheduler.store.transaction import Transaction
 # Of providers and their models.
 REFUSED = "refused"
 UNREACHABLE = "unreachable"
-LIMITED = Failure.LIMITED.value
 UNAVAILABLE = "unavailable"  # the error of all failures that alternate
 
 REFUSALS = frozenset({Failure.AUTH, Failure.PAYMENT, Failure.NOT_FOUND})
@@ -120,10 +119,10 @@ def record_failed_circuit(tick: Tick, claim: Claim, blamed: FailedCircuit, count
     """
     circuit, reason = blamed.circuit, blamed.reason
     was = problems.find_problem(tick.tx.db, Subject.of_circuit(circuit))
-    key = LIMITED if reason == LIMITED else REFUSED if reason in REFUSALS else UNREACHABLE
+    key = LIMIT_REASON if reason == LIMIT_REASON else REFUSED if reason in REFUSALS else UNREACHABLE
     is_critical = reason == Failure.PAYMENT or (reason == Failure.AUTH and circuit.is_whole_provider)
     fault = reason if reason in PERMANENT_FAILURES else UNAVAILABLE
-    usual = Severity.INFO if key == LIMITED else Severity.WARNING  # it ends by itself
+    usual = Severity.INFO if key == LIMIT_REASON else Severity.WARNING  # it ends by itself
     found = Symptom(key, Severity.CRITICAL if is_critical else usual, blamed.error, reason, fault)
     if was is not None and was.over_at is None:
         found = replace(found, text=found.text or was.found.text) if blamed.seen else was.found

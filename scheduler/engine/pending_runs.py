@@ -8,6 +8,7 @@ from functools import partial
 from heartbeat.findings import Report
 from heartbeat.runners import Answer
 from heartbeat.runners.agent_json import answer_from_report, with_text
+from heartbeatd.answers import RunRecord
 from scheduler.engine import settle
 from scheduler.engine.tick_items import Refused, Tick, run_for_entry
 from scheduler.model.entry import Entry
@@ -42,22 +43,22 @@ def give_up_overdue(tick: Tick) -> datetime | None:
         return due_at
     for each in runs.overdue_results(tick.tx.db, tick.now, MAX_GIVEN_UP_PER_TICK):
         postpone = partial(runs.postpone_awaited_result, tick.tx, each.run_id)
-        run_for_entry(tick, each.kind, each.name, partial(_give_up_result, tick, each), postpone=postpone)
+        run_for_entry(tick, *each.key, partial(_give_up_result, tick, each), postpone=postpone)
     return _next_result_deadline(tick.tx, tick.awake_since)
 
 
 def _give_up_result(tick: Tick, awaited: AwaitedResult) -> None:
-    runs.stop_awaiting_result(tick.tx, awaited.kind, awaited.name, awaited.slot)
-    entry = tick.plan.entries.get((awaited.kind, awaited.name))
+    runs.stop_awaiting_result(tick.tx, *awaited.key, awaited.slot)
+    entry = tick.plan.entries.get(awaited.key)
     error = f"no result was reported for run {awaited.run_id} by {awaited.due_at:%Y-%m-%d %H:%M:%S} UTC"
     message = f"{awaited.name} failed: {error}" if awaited.kind is Kind.CRON else None
     result = AttemptResult(Outcome.FAILED, Reason.NO_RESULT, error=error, message=message)
     if entry is not None:
         settle.record_late_result(tick, entry, awaited.slot, result)
         return
-    run = runs.open_run(tick.tx, (awaited.kind, awaited.name), awaited.slot, Trigger.RESULT)
+    run = runs.open_run(tick.tx, awaited.key, awaited.slot, Trigger.RESULT)
     if run is not None:
-        runs.close_undeclared_run(tick.tx, awaited.kind, awaited.name, run, result)
+        runs.close_undeclared_run(tick.tx, *awaited.key, run, result)
 
 
 def record_result(tick: Tick, run_id: int, text: str | None, error: str | None, *, truncated: bool, report: Report | None) -> int:
@@ -71,7 +72,7 @@ def record_result(tick: Tick, run_id: int, text: str | None, error: str | None, 
         raise Refused("not_yet", f"run {run_id} does not wait for a result yet; try again in a moment")
     if found is None:
         raise Refused("not_found", f"run {run_id} does not wait for a result")
-    entry = tick.plan.entries.get((found.kind, found.name))
+    entry = tick.plan.entries.get(found.key)
     if found.given_up:
         raise Refused("too_late", f"run {run_id} has failed: no result was reported within its async_timeout")
     if entry is None:
@@ -113,14 +114,20 @@ def cancel_run(tick: Tick, run_id: int) -> bool:
 def _cancel_awaited_result(tick: Tick, run_id: int) -> None:
     """Record a cancelled result, so that no result is accepted any more."""
     found = runs.find_awaited_result(tick.tx.db, run_id)
-    entry = tick.plan.entries.get((found.kind, found.name)) if found else None
+    entry = tick.plan.entries.get(found.key) if found else None
     if found is None or entry is None or found.given_up:
-        if (known := run_history.get_run(tick.tx.db, run_id)) is None:
-            raise Refused("not_found", f"no run {run_id}; `heartbeatd runs` lists them")
-        raise Refused("closed", f"run {run_id} has already ended: {known.result}")
+        raise Refused("closed", f"run {run_id} has already ended: {recorded_run(tick, run_id).result}")
     result = _cancelled_result("was cancelled before its result was reported")
     if not found.due_at or settle.record_late_result(tick, entry, found.slot, result) is None:
         raise Refused("closed", f"run {run_id} already has its result")
+
+
+def recorded_run(tick: Tick, run_id: int) -> RunRecord:
+    """The record of a run. Raises Refused if there is none."""
+    found = run_history.get_run(tick.tx.db, run_id)
+    if found is None:
+        raise Refused("not_found", f"no run {run_id}; `heartbeatd runs` lists them")
+    return found
 
 
 def _cancelled_result(error: str) -> AttemptResult:

@@ -9,10 +9,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from enum import StrEnum
 
 from heartbeat.findings import Severity
-from scheduler.model.problem import UNSTABLE_TIME, EndedBy, Problem, ProblemNotice, State, Subject, Symptom, Told
+from heartbeat.words import Word
+from scheduler.model.problem import (
+    UNSTABLE_OPENINGS,
+    UNSTABLE_TIME,
+    EndedBy,
+    Problem,
+    ProblemNotice,
+    State,
+    Subject,
+    Symptom,
+    Told,
+)
 from scheduler.model.settings import Target
 
 REMIND_CRITICAL = timedelta(hours=6)  # the longest interval of reminders of a critical problem
@@ -21,14 +31,17 @@ MAX_OPENINGS = 10  # earlier openings that are remembered
 MAX_FAULTS_SENT = 5  # different errors of one problem that are sent at once; further ones wait for the reminder
 
 
-class Change(StrEnum):
-    """What a message about a problem says."""
+class Change(Word):
+    """Why a recipient gets a message about a problem, as its first line says it; nothing if that is plain without it."""
 
     OPENED = "opened"
-    WORSE = "worse"  # its severity is higher than the highest that the recipient got
-    OTHER = "other"  # the error is a different one
-    REMINDER = "reminder"
-    UNSTABLE = "unstable"
+    WORSE = "worse", "was {before}"  # its severity is higher than the highest that the recipient got
+    OTHER = "other", "another error"
+    REMINDER = "reminder", "reminder"
+    UNSTABLE = (
+        "unstable",
+        f"unstable: it opened {UNSTABLE_OPENINGS} times within 24 hours, and only gets a message again if it gets worse",
+    )
     OVER = "over"
 
 

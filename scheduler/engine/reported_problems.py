@@ -12,6 +12,7 @@ from heartbeat.evidence import MAX_LINES, Event, Line, Look, OpenProblem, Topic,
 from heartbeat.findings import Finding, Severity, comparable_key
 from heartbeat.precheck import PrecheckStatus
 from heartbeat.spec import Agent
+from heartbeat.words import format_count
 from scheduler.engine.problem_rules import Change, News, after_end, after_symptom, news_of
 from scheduler.model.entry import Claim
 from scheduler.model.outcome import ANSWERED, FAILURES, AttemptResult, Kind, Skip, Trigger
@@ -201,9 +202,8 @@ class _Tracker:
         for finding in report.unconfirmed if report else ():
             self._leave_out(finding)
         if surplus:
-            noun = "finding" if surplus == 1 else "findings"
-            more = f"More: heartbeatd show {self.claim.run.id}"
-            text = f"{surplus} {noun} of the agent could not be tracked, because there were too many. {more}"
+            number, more = format_count(surplus, "finding"), f"More: heartbeatd show {self.claim.run.id}"
+            text = f"{number} of the agent could not be tracked, because there were too many. {more}"
             before = self.now_known.get(OVERFLOW.key)
             finding = replace(OVERFLOW, text=text)
             self._continue(finding, before, Topic()) if before and before.is_open else self._open(finding, Topic())

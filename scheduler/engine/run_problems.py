@@ -144,7 +144,7 @@ def _symptoms(claim: Claim, result: AttemptResult, blamed: FailedCircuit | None)
 
 
 def _symptom_of_pause(entry_row: EntryRow, failure: Symptom) -> Symptom:
-    number, what = format_count(entry_row.failures_for_pause, "failure"), Kind(entry_row.kind).label_of(entry_row.name)
+    number, what = format_count(entry_row.failures_for_pause, "failure"), entry_row.label
     text = f"no run starts after {number} in a row until it is resumed: {failure.text}\nResume: heartbeatd resume {what}"
     return replace(failure, key=PAUSED, text=text, cause_id=None)
 

@@ -156,7 +156,7 @@ class HeldPlaces:
             return None
         longest = sorted(self._held, key=self._time_held, reverse=True)[: min(MAX_NAMED_RUNS, self._limit)]
         entries_by_run = {run_id: self._held[run_id][0].entry for run_id in longest}
-        names = [f"{each.kind.label_of(each.name)} (run {run_id})" for run_id, each in entries_by_run.items()]
+        names = [f"{each.label} (run {run_id})" for run_id, each in entries_by_run.items()]
         more = f" and {self._limit - len(names)} more" if self._limit > len(names) else ""
         return f"limits.concurrency ({self._limit}) was reached by {', '.join(names)}{more}"
 
@@ -198,8 +198,5 @@ def is_unexpected(error: BaseException | None) -> bool:
 def describe_runs(running: Iterable[Claim], now: datetime) -> str:
     """The runs in progress, the longest first, with the time for which each has been running."""
     claims = sorted(running, key=lambda claim: claim.run.started_at)
-    named = [
-        f"{each.entry.kind.label_of(each.entry.name)} (run {each.run.id}, {abbreviate_duration(now - each.run.started_at)})"
-        for each in claims
-    ]
+    named = [f"{each.entry.label} (run {each.run.id}, {abbreviate_duration(now - each.run.started_at)})" for each in claims]
     return list_names(named, MAX_LISTED_RUNS)

@@ -292,7 +292,7 @@ def _write_closing(tick: Tick, claim: Claim, closing: Closing) -> EntryRow | Non
         job_failures.settle_after_run(tx, claim, result, closing.text_targets)
         job_failures.end_reports_about_recovered_jobs(tick, claim)
         return run_problems.update_problems(tick, claim, result, row)
-    woken = [(wake.name, wake_id) for wake in entry.wakes_caused_by(claim, result) if (wake_id := _request_wake(tick, wake))]
+    woken = [(wake.name, wake_id) for wake in entry.wakes_caused_by(result) if (wake_id := _request_wake(tick, wake))]
     wake_starts.release_held_wakes(tick, entry)
     wake_starts.start_following_jobs(tick, claim, result)
     has_worked = result.outcome in ANSWERED
@@ -460,7 +460,7 @@ def _set_reminders(tick: Tick, claim: Claim, result: AttemptResult) -> None:
     if result.outcome not in ANSWERED and result.reason not in FAILURES_WITH_ANSWER:
         return
     for wish in result.reminders:
-        sender = claim.entry.kind.label_of(claim.entry.name)
+        sender = claim.entry.label
         reminder = Wake(agent, Trigger.REMINDER, sender, wish.text)
         try:
             at = _time_of_wish(wish, tick.now, claim.entry.zone)

@@ -199,7 +199,7 @@ class ExplainedEntry:
         self.records, self.db, self.now = records, records.db, records.now
         self.row = row
         self.key: Key = row.key
-        self.label = row.kind.label_of(row.name)
+        self.label = row.label
         self.entry = records.plan.entries.get(self.key) if records.plan else None
         self.spec = self.entry.spec if self.entry and isinstance(self.entry.spec, Heartbeat) else None
         self.reporter = self.entry.reporter if self.entry else None

@@ -22,7 +22,7 @@ from scheduler.model.outcome import ANSWERED, SCHEDULE_SKIPS, WITHOUT_SLOT, Deli
 from scheduler.model.timestamps import EPOCH, MILLISECOND, from_millis
 from scheduler.store import boots, clock_changes, entries, run_history, runs
 from scheduler.store.clock_changes import ClockChange
-from scheduler.store.outbox import Delivery
+from scheduler.store.outbox import TargetDelivery
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,7 +294,7 @@ def results_of_rows(db: sqlite3.Connection, rows: Sequence[sqlite3.Row], *, is_l
     return [_result_of_row(row, deliveries, is_limited=is_limited) for row in rows]
 
 
-def _result_of_row(row: sqlite3.Row, deliveries: Mapping[int, Sequence[Delivery]], *, is_limited: bool) -> SlotResult:
+def _result_of_row(row: sqlite3.Row, deliveries: Mapping[int, Sequence[TargetDelivery]], *, is_limited: bool) -> SlotResult:
     """What a run record says about its slot."""
     if row["why"] == Skip.MISSED:  # the error names the runs that were in progress
         cause = SlotCause(Skip.MISSED, None if is_limited else row["error"])

@@ -37,7 +37,7 @@ from scheduler.store import (
     spend,
     wakes,
 )
-from scheduler.store.outbox import Delivery
+from scheduler.store.outbox import TargetDelivery
 from scheduler.store.rows import read_part
 from scheduler.store.spend import SpentDay
 
@@ -257,7 +257,7 @@ def _last_activity(entry: EntryRow) -> answers.Activity | None:
     return answers.Activity(queue=entry.queue, pending_approvals=entry.approvals, at=entry.active_at)
 
 
-def _last_run(row: sqlite3.Row, deliveries: Mapping[int, list[Delivery]]) -> answers.LastRun | None:
+def _last_run(row: sqlite3.Row, deliveries: Mapping[int, list[TargetDelivery]]) -> answers.LastRun | None:
     """The newest run record: a run, or skipped slots."""
     if row["run_id"] is None:
         return None

@@ -9,6 +9,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from heartbeat.words import list_names
 from heartbeatd.secret import MASK
 from scheduler.model.outcome import Kind
 
@@ -105,14 +106,7 @@ def _count(names: Sequence[str]) -> str:
 
 def shorten_names(names: Sequence[str]) -> str:
     """The first names without their kind, as many as fit into NAMES_WIDTH, and the number of the others."""
-    bare = [name.partition("/")[2] for name in names]
-    shown = bare[:1]
-    for name in bare[1:]:
-        if len(", ".join([*shown, name])) > NAMES_WIDTH:
-            break
-        shown.append(name)
-    left = len(bare) - len(shown)
-    return ", ".join(shown) + (f" and {left:,} more" if left else "")
+    return list_names([name.partition("/")[2] for name in names], width=NAMES_WIDTH)
 
 
 def shorten_values(old: str, new: str, length: int) -> tuple[str, str]:

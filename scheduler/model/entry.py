@@ -145,6 +145,11 @@ class _AnyEntry:
         return self.kind, self.name
 
     @property
+    def label(self) -> str:
+        """Its name with its kind: agent/NAME or cron/NAME."""
+        return self.kind.label_of(self.name)
+
+    @property
     def enabled(self) -> bool:
         return self.spec.enabled
 
@@ -281,7 +286,7 @@ class HeartbeatEntry(_AnyEntry):
         """The hash by which equal messages are recognized as duplicates."""
         return verdict.message_digest(message, self.spec.dedup_normalize)
 
-    def wakes_caused_by(self, claim: Claim, result: AttemptResult) -> tuple[Wake, ...]:
+    def wakes_caused_by(self, result: AttemptResult) -> tuple[Wake, ...]:
         """A heartbeat wakes no other agent."""
         return ()
 
@@ -344,7 +349,7 @@ class JobEntry(_AnyEntry):
         """The agents whose heartbeat a run of it may wake at once."""
         return self.spec.wake_heartbeat if self.spec.wake_mode == "now" else ()
 
-    def wakes_caused_by(self, claim: Claim, result: AttemptResult) -> tuple[Wake, ...]:
+    def wakes_caused_by(self, result: AttemptResult) -> tuple[Wake, ...]:
         """The wakes that this result causes, with their texts; none if a user has cancelled the run."""
         if result.outcome in WAKES_NOBODY or result.reason is Reason.CANCELLED:
             return ()

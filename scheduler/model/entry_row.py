@@ -95,6 +95,11 @@ class EntryRow(_Columns):
         return self.kind, self.name
 
     @property
+    def label(self) -> str:
+        """Its name with its kind: agent/NAME or cron/NAME."""
+        return self.kind.label_of(self.name)
+
+    @property
     def schedule(self) -> EntrySchedule:
         """When its slots come. It depends on the row alone, so slots that passed under an older config are still known."""
         return entry_schedule.parse_schedule(self.schedule_text, self.anchor)

@@ -13,11 +13,11 @@ from zoneinfo import ZoneInfo
 from cron.job import Job
 from heartbeat.hours import Calendar
 from heartbeat.spec import Agent, Heartbeat
+from heartbeatd.operations import Permission
 from heartbeatd.secret import Secret
 from scheduler.model.budget import Allowances, Budget, Price
 from scheduler.model.outcome import Kind
 
-Permission = Literal["read", "wake", "operate", "edit"]
 PageAccess = Literal["login", "open"]
 OnUncertain = Literal["resend", "hold"]
 ReloadMode = Literal["watch", "manual"]

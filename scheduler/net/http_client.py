@@ -41,6 +41,7 @@ MAX_BYTES_BODY = 512 * 1024  # bytes; aiohttp warns of larger bodies that are pa
 
 PATH_SAFE = "/?&=%:@!$'()*+,;~[]|"
 NO_ANSWER = "its answer was not valid HTTP"
+INCOMPLETE_ANSWER = "it closed the connection before its answer was complete"
 # Set by the client only.
 CLIENT_HEADERS = frozenset({"content-length", "transfer-encoding", "host", "connection", "accept-encoding"})
 
@@ -546,7 +547,7 @@ def _translate_error(exchange: _Exchange, error: Exception) -> Exception:
         case aiohttp.ClientOSError() if isinstance(error.__cause__, ssl.SSLError):
             return exchange.tls_error(error.__cause__.reason or "broken")
         case aiohttp.ServerDisconnectedError() if exchange.sent:
-            return exchange.make_error(Failure.CONNECT, "it closed the connection before its answer was complete")
+            return exchange.make_error(Failure.CONNECT, INCOMPLETE_ANSWER)
         case ssl.SSLCertVerificationError():
             return exchange.make_error(Failure.TLS, _untrusted_certificate(error), transient=False)
         case ssl.SSLError():
@@ -572,7 +573,7 @@ def _body_error(error: aiohttp.ClientPayloadError) -> CallError:
     cause = error.__cause__
     if isinstance(cause, aiohttp.http_exceptions.BadHttpMessage) and "Not enough data" not in str(cause):
         return CallError(Failure.BAD_ANSWER, NO_ANSWER)
-    return CallError(Failure.CONNECT, "it closed the connection before its answer was complete", transient=True)
+    return CallError(Failure.CONNECT, INCOMPLETE_ANSWER, transient=True)
 
 
 def _connect_reason(error: aiohttp.ClientConnectorError) -> str:

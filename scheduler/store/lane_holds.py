@@ -6,6 +6,7 @@ import sqlite3
 from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
+from heartbeat.words import format_count
 from heartbeatd.answers import LockHolder
 from scheduler.model.timestamps import from_millis, to_millis
 from scheduler.store.rows import replace_row
@@ -60,7 +61,7 @@ def describe_holder(db: sqlite3.Connection, name: str, zone: ZoneInfo | None, no
     last, zone = holders[-1], zone or ZoneInfo("UTC")
     until = last.until.astimezone(zone)
     others = len(holders) - 1
-    more = f", and {others} {'other' if others == 1 else 'others'} for a shorter time" if others else ""
+    more = f", and {format_count(others, 'other')} for a shorter time" if others else ""
     return f"{last.id} holds it over HTTP until {until:%Y-%m-%d %H:%M:%S} {zone.key}{more}"
 
 

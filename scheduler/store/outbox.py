@@ -608,7 +608,7 @@ def delivery_text(target: str, state: DeliveryState, tries: int, error: str | No
 
 
 @dataclass(frozen=True, slots=True)
-class Delivery:
+class TargetDelivery:
     """What became of the message of a run for one target, with all its parts.
 
     `parts` are their states. `tries` is the highest number of attempts of a part, `error` the last one of the parts that are not
@@ -669,18 +669,18 @@ where last.id in (select cast(value as bigint) from json_each(?)) order by last.
 """  # noqa: S608
 
 
-def deliveries_of_runs(db: sqlite3.Connection, run_ids: Collection[int]) -> dict[int, list[Delivery]]:
+def deliveries_of_runs(db: sqlite3.Connection, run_ids: Collection[int]) -> dict[int, list[TargetDelivery]]:
     """What became of the messages of these runs, by run. Notifications are left out. A run without messages is not in it."""
     parts: dict[tuple[int, str], list[sqlite3.Row]] = {}
     for row in db.execute(DELIVERIES, (json.dumps(list(run_ids)),)):
         parts.setdefault((row["run_id"], row["channel"]), []).append(row)
-    found: dict[int, list[Delivery]] = {}
+    found: dict[int, list[TargetDelivery]] = {}
     for (run_id, _), rows in parts.items():
         found.setdefault(run_id, []).append(_join_parts(rows))
     return found
 
 
-def deliveries_of_messages(db: sqlite3.Connection, message_ids: Collection[int]) -> dict[int, Delivery]:
+def deliveries_of_messages(db: sqlite3.Connection, message_ids: Collection[int]) -> dict[int, TargetDelivery]:
     """What became of these messages, by the id of their last part. A message that was deleted is not in it."""
     parts: dict[int, list[sqlite3.Row]] = {}
     for row in db.execute(DELIVERIES_OF_MESSAGES, (json.dumps(list(message_ids)),)) if message_ids else ():
@@ -694,11 +694,11 @@ def runs_of_messages(db: sqlite3.Connection, message_ids: Collection[int]) -> li
     return [row[0] for row in db.execute(query, (json.dumps(list(message_ids)),))] if message_ids else []
 
 
-def _join_parts(rows: list[sqlite3.Row]) -> Delivery:
+def _join_parts(rows: list[sqlite3.Row]) -> TargetDelivery:
     states = tuple(DeliveryState(row["state"]) for row in rows)
     errors = [row["error"] for row in rows if row["error"] and row["state"] != DeliveryState.DELIVERED]
     is_delivered = set(states) == {DeliveryState.DELIVERED}
-    return Delivery(
+    return TargetDelivery(
         rows[0]["run_id"],
         Target(rows[0]["channel"], rows[0]["whom"]),
         states,

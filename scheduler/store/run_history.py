@@ -27,7 +27,7 @@ from scheduler.model.entry import Key
 from scheduler.model.outcome import ANSWERED, FAILURES, DeliveryState, Kind, Outcome, Reason, Skip, Suppression, Trigger
 from scheduler.model.timestamps import from_millis, to_millis
 from scheduler.store import asked_questions, outbox, wakes
-from scheduler.store.outbox import Delivery
+from scheduler.store.outbox import TargetDelivery
 from scheduler.store.rows import read_part, read_row
 
 WHY = "coalesce(reason, suppression)"  # of a run record, as `AttemptResult.why`
@@ -277,7 +277,7 @@ def _charged_amounts(row: sqlite3.Row) -> ChargedAmounts | None:
     return ChargedAmounts(usd=row["charged_nanos"] / NANO, tokens=row["charged_tokens"])
 
 
-def deliveries_of_runs(db: sqlite3.Connection, repeats: Mapping[int, str | None]) -> dict[int, list[Delivery]]:
+def deliveries_of_runs(db: sqlite3.Connection, repeats: Mapping[int, str | None]) -> dict[int, list[TargetDelivery]]:
     """What became of the messages of runs. For an answer that was not sent again, of the messages that have its content.
 
     `repeats` has the column of this name for each run.
@@ -305,7 +305,9 @@ def _read_notice(row: sqlite3.Row) -> RunNotice:
     return notice
 
 
-def delivery_state(kind: str, outcome: str | None, suppression: str | None, deliveries: Sequence[Delivery]) -> DeliveryState:
+def delivery_state(
+    kind: str, outcome: str | None, suppression: str | None, deliveries: Sequence[TargetDelivery]
+) -> DeliveryState:
     """One word for all messages of a run. `no_target`: it had a message, and no target was known. `muted`: it is not sent."""
     if deliveries:
         return outbox.combined_state([each.state for each in deliveries])

@@ -360,6 +360,10 @@ class AwaitedResult:
     due_at: datetime | None
     given_up: bool = False
 
+    @property
+    def key(self) -> Key:
+        return self.kind, self.name
+
 
 def find_awaited_result(db: sqlite3.Connection, run_id: int) -> AwaitedResult | None:
     """The awaited result of a run; None if the run did not end `async`."""

@@ -13,9 +13,9 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from heartbeatd.state_folder import RUN_ID_VARIABLE
 from scheduler.system.log import log_event
 
-RUN_ID_VARIABLE = "HEARTBEATD_RUN"  # in the environment of each program that a run starts
 WORKER_VARIABLE = "HEARTBEATD_WORKER"
 KILL_AFTER = 2.0  # seconds from TERM to KILL
 POLL_INTERVAL = 0.02  # seconds between checks for what the kernel does not announce

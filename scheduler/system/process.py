@@ -24,8 +24,9 @@ from heartbeat.runners import ProcessResult, StartProcess
 from heartbeat.runners.call_errors import CallError
 from heartbeat.runners.redaction import reveal_secret
 from heartbeat.threads import finish_despite_cancellation
+from heartbeatd.state_folder import RUN_ID_VARIABLE
 from scheduler.system.file_limits import is_scarcity
-from scheduler.system.orphans import KILL_AFTER, POLL_INTERVAL, RUN_ID_VARIABLE, WORKER_VARIABLE, signal_group
+from scheduler.system.orphans import KILL_AFTER, POLL_INTERVAL, WORKER_VARIABLE, signal_group
 
 EndReason = Literal["timeout", "cancelled", "shutdown"]
 

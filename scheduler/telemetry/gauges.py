@@ -14,7 +14,7 @@ from heartbeat.spec import Heartbeat
 from scheduler.model import entry_schedule
 from scheduler.model.budget import ALL_ENTRIES, LIMITS, NO_USAGE, Amount, Budget, Scope, Spent
 from scheduler.model.circuit import ACCOUNT, Circuit, required_circuits
-from scheduler.model.local_days import LocalDay
+from scheduler.model.local_days import A_DAY, LocalDay
 from scheduler.model.outcome import LONGEST_RETRY_DELAY, Kind
 from scheduler.model.problem import CHANNEL, PROVIDER, Subject
 from scheduler.model.settings import Settings
@@ -25,7 +25,6 @@ from scheduler.telemetry.catalog import Reading
 EntryLabels = tuple[str, str]
 ENTRY_LABELS = ("kind", "name")
 DONE_STATE = "done"
-ONE_DAY = timedelta(days=1)
 SHARES_KEPT = timedelta(minutes=5)
 MAX_PLANNED_ENTRIES = 1000
 
@@ -84,7 +83,7 @@ def _expected_by(row: sqlite3.Row, spec: Heartbeat | Job, *, is_done: bool, now:
         ends = min(ends, row["expected_before"] / 1000 + grace)
     if row["awaits"]:
         ends += spec.async_timeout.total_seconds()
-    return None if is_done and now.timestamp() > ends + ONE_DAY.total_seconds() else ends
+    return None if is_done and now.timestamp() > ends + A_DAY.total_seconds() else ends
 
 
 def read_waiting(reading: Reading, db: sqlite3.Connection, wanted: Collection[EntryLabels], now: datetime) -> None:

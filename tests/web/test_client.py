@@ -33,9 +33,9 @@ from heartbeatd.answers import ConfigEdited, ConfigSuggestion, ExplanationAt, Ex
 from heartbeatd.client import StreamPosition
 from heartbeatd.errors import error_from_answer, error_from_transport
 from heartbeatd.operations import Endpoint, keys_of, parse_operation
+from heartbeatd.state_folder import RUN_ID_VARIABLE
 from scheduler.model.message import DeliveryResult
 from scheduler.system import state_lock
-from scheduler.system.orphans import RUN_ID_VARIABLE
 from scheduler.web.app_state import AppState
 from scheduler.web.perform import ENDPOINTS, LONGEST_WAIT
 
@@ -182,10 +182,6 @@ def test_the_import_loads_nothing_of_the_engine() -> None:
     }
     assert names & libraries == set()
     assert not [name for name in names if name.split(".")[0] in ("scheduler", "heartbeat", "cron")]
-
-
-def test_the_variable_of_a_run_is_that_of_the_daemon() -> None:
-    assert client_module.RUN_ID_VARIABLE == RUN_ID_VARIABLE
 
 
 # --- requests to a real server -------------------------------------------------------------------------------------------------

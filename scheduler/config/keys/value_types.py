@@ -23,13 +23,13 @@ from pydantic_core import CoreSchema, core_schema
 from cron.expression import is_reboot, parse_expression
 from heartbeat import words
 from heartbeat.hours import DateRange, parse_dates, parse_days, parse_time
-from heartbeatd.operations import DURATION_PATTERN, LONGEST_DURATION
+from heartbeatd.operations import DURATION_PATTERN, LONGEST_DURATION, Permission
 from heartbeatd.state_folder import STATE_OVERRIDE, is_server
 from scheduler.channels import registry
 from scheduler.config.file.marked_yaml import AmbiguousText, printable_key
 from scheduler.config.file.message_parts import LONGEST_QUOTED, describe_type, quote_value
 from scheduler.config.keys import time_zones
-from scheduler.model.settings import LAST_TARGET, LOG_CHANNEL, PREFIX_PLACEHOLDER, Permission
+from scheduler.model.settings import LAST_TARGET, LOG_CHANNEL, PREFIX_PLACEHOLDER
 from scheduler.model.state_address import address_problem
 
 T = TypeVar("T")

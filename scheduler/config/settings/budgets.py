@@ -81,16 +81,12 @@ def limit_prompt(attempt: AttemptUsage) -> AttemptUsage:
 def check_run_budget(attempt: AttemptUsage) -> Problems:
     """Check that `usd_per_try` and `tokens_per_try` leave room for a prompt."""
     short = replace(attempt, input_tokens=LEAST_PROMPT, usd_per_try=0.0, tokens_per_try=0).max_usage  # of one turn
-    room = attempt.input_tokens_within_run
-    if room is not None and room < LEAST_PROMPT:
-        words = f"write {short.tokens} or more, or a smaller max_output_tokens"
-        yield f"the answers alone may use all of it; {words}", "tokens_per_try"
-    room = _longest_prompt(attempt)
-    if room is None or room >= LEAST_PROMPT:
-        return
-    least = round_usd_up(short.usd)
-    words = f"write {least} or more, or a smaller max_output_tokens"
-    yield f"the answers alone may use all of it; {words}", "usd_per_try"
+    for key, room, least in (
+        ("tokens_per_try", attempt.input_tokens_within_run, str(short.tokens)),
+        ("usd_per_try", _longest_prompt(attempt), round_usd_up(short.usd)),
+    ):
+        if room is not None and room < LEAST_PROMPT:
+            yield f"the answers alone may use all of it; write {least} or more, or a smaller max_output_tokens", key
 
 
 def _longest_prompt(attempt: AttemptUsage) -> int | None:

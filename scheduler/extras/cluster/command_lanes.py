@@ -9,6 +9,7 @@ from contextlib import closing
 from datetime import timedelta
 from typing import TypeVar
 
+from heartbeatd.state_folder import RUN_ID_VARIABLE
 from scheduler.extras.cluster.job_queue import JobQueue, QueueUnavailable, ask_queue
 from scheduler.extras.cluster.payloads import lock_of_lane, missing_secret
 from scheduler.extras.cluster.postgresql import LEADER_LOCK, WRITER_SETTINGS, ServerConnection
@@ -16,7 +17,6 @@ from scheduler.model.expected_error import InputError
 from scheduler.model.settings import RemoteQueue
 from scheduler.store.lane_holds import COMMAND, COMMAND_HOLD, SERVER_NOW
 from scheduler.system.lanes import ClusterProblem
-from scheduler.system.orphans import RUN_ID_VARIABLE
 
 T = TypeVar("T")
 

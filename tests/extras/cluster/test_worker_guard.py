@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 from patience import PATIENCE, wait_until
 
+from heartbeatd.state_folder import RUN_ID_VARIABLE
 from scheduler.extras.cluster.worker_guard import HEADER, WorkerFile, end_programs_of_dead_workers
 from scheduler.system.log import LOGGER_NAME
-from scheduler.system.orphans import RUN_ID_VARIABLE, WORKER_VARIABLE
+from scheduler.system.orphans import WORKER_VARIABLE
 
 pytestmark = pytest.mark.process
 
