@@ -5,6 +5,8 @@ The formats are those of the project shareAI-lab/claw0, from .env.example, agent
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from scheduler.extras.importers import value_converters
 from scheduler.extras.importers.config_draft import Draft, Part, Rule
 from scheduler.extras.importers.foreign_system import STORE_DROPS, Drop, ForeignSystem
@@ -16,9 +18,9 @@ AGENT = (
     Rule("MODEL_ID", "model"),
     Rule("HEARTBEAT_INTERVAL", "heartbeat.interval", value_converters.duration("s", least=LEAST), "limits.min_interval is 5m"),
 )
-JOBS = JobShape(prompt=("payload.message",))
+JOBS = JobShape(prompt=("payload.message",), seconds_last=True)
 # The text of an event is printed as it is, without an agent. docs/en/s09_cron.md does not mention events.
-EVENTS = JobShape(message=("payload.text", "payload.message"))
+EVENTS = replace(JOBS, prompt=(), message=("payload.text", "payload.message"))
 SHORT = "limits.min_interval is 5m for an agent that calls a model; set it lower, then the interval, and then enabled: true"
 
 DROPS = (

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 
 from scheduler.extras.importers import value_converters
 from scheduler.extras.importers.config_draft import NO_BOT, Draft, Part, Rule
@@ -47,8 +48,9 @@ JOBS = JobShape(
     prompt=("prompt",),
     agent=(),
     rules=(Rule("model", "model"), Rule("script", "precheck", _gate, "its timeout is 4m", decides=True)),
+    seconds_last=True,
 )
-SCRIPTED = JobShape(command=("script",), command_form=_script, agent=(), rules=(Rule("workdir", "workdir"),))
+SCRIPTED = replace(JOBS, prompt=(), command=("script",), command_form=_script, rules=(Rule("workdir", "workdir"),))
 
 STAYS = "stays in Hermes, which still runs the agent"
 NO_CALL = "a job can name a model, and `hermes chat` uses its own provider"

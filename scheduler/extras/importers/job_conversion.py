@@ -28,7 +28,8 @@ class JobShape:
 
     A `prompt` is sent to the agent as a run of its own. An `event` is text for the agent's next heartbeat. A `command` is for the
     shell, and `command_form` converts it. A `message` is sent as it is, without an agent. `naive_zone` is the zone of a single
-    time without an offset, and empty for the zone of the host. `fallback_name` is the name of a job without one.
+    time without an offset, and empty for the zone of the host. `fallback_name` is the name of a job without one. `seconds_last`
+    and `both_days` say how the system reads cron expressions (`value_converters.cron_expression`).
     """
 
     prompt: Sequence[str] = ()
@@ -42,6 +43,8 @@ class JobShape:
     rules: Sequence[Rule] = ()
     naive_zone: str = ""
     fallback_name: str = ""
+    seconds_last: bool = False
+    both_days: bool = False
 
 
 def add_job(draft: Draft, node: Node, shape: JobShape) -> Part | None:
@@ -102,7 +105,7 @@ def _put_times(job: Part, schedule: Node, zone: str, shape: JobShape) -> str:
     ways = [_SCHEDULE_KINDS[word]] if word else list(SCHEDULE_KEYS)
     way, found = next(((way, found) for way in ways if (found := schedule.first(*SCHEDULE_KEYS[way]))), ("", MISSING))
     if way == "schedule":
-        job.put(way, found, value_converters.cron_expression(found, zone))
+        _put_expression(job, found, zone, shape)
     elif way == "at":
         job.put(way, found, value_converters.moment(found, shape.naive_zone or zone))
     elif way == "every":
@@ -110,6 +113,15 @@ def _put_times(job: Part, schedule: Node, zone: str, shape: JobShape) -> str:
     else:
         raise NotUsable("its schedule has no expression, interval or time")
     return way
+
+
+def _put_expression(job: Part, node: Node, zone: str, shape: JobShape) -> None:
+    """A cron expression. heartbeatd, as cron, runs on days that match one of two restricted day fields."""
+    found = value_converters.cron_expression(node, zone, seconds_last=shape.seconds_last, both_days=shape.both_days)
+    job.put("schedule", node, found)
+    days = found.split()[2::2]
+    if shape.both_days and not any(field.startswith("*") for field in days):
+        job.disable(f"{' and '.join(days)} both restrict the day; in {job.draft.title} both must match, here one is enough")
 
 
 def _put_interval(job: Part, node: Node, anchor: Node, naive_zone: str) -> str:
@@ -131,7 +143,7 @@ def _put_interval(job: Part, node: Node, anchor: Node, naive_zone: str) -> str:
 def _put_schedule_text(job: Part, node: Node, zone: str, shape: JobShape) -> str:
     """A schedule written as text: a cron expression, `every 2h`, or a time; our key for it."""
     if value_converters.looks_like_cron(node):
-        job.put("schedule", node, value_converters.cron_expression(node, zone))
+        _put_expression(job, node, zone, shape)
         return "schedule"
     if node.text.lower().startswith(("every ", "@every ")):
         short = node.with_text(node.text.partition(" ")[2])

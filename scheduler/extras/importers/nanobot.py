@@ -20,7 +20,7 @@ AGENT = (
     Rule("agents.defaults.workspace", "workspace"),
 )
 DEFAULTS = {"workspace": "~/.nanobot/workspace", "heartbeat.interval": "30m"}
-JOBS = JobShape(prompt=("payload.message",))
+JOBS = JobShape(prompt=("payload.message",), seconds_last=True)
 EVENTS = replace(JOBS, prompt=(), event=("payload.message",))
 
 STAYS = "stays in nanobot, which still runs the agent"

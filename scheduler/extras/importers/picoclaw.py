@@ -28,7 +28,7 @@ AGENT = (
     Rule("PICOCLAW_AGENTS_DEFAULTS_MODEL_NAME", "model"),
 )
 DEFAULTS = {"workspace": "~/.picoclaw/workspace", "heartbeat.interval": "30m", "heartbeat.on_missing": "create"}
-JOBS = JobShape(prompt=("payload.message",), command=("payload.command",))
+JOBS = JobShape(prompt=("payload.message",), command=("payload.command",), both_days=True)
 # pkg/cron: a job with `deliver` sends its message as it is, and the agent sees only the messages of other jobs.
 SENT = replace(JOBS, prompt=(), message=("payload.message",))
 

@@ -122,14 +122,18 @@ def zone(node: Node) -> str:
         raise NotUsable(str(error)) from None
 
 
-def cron_expression(node: Node, zone_name: str) -> str:
-    """A cron expression with five fields, or a macro. A sixth field for seconds is accepted if it is 0."""
-    written = " ".join(text(node).split())
-    fields = written.split(" ")
-    if len(fields) == 6:
-        if fields[0] not in ("0", "00"):
-            raise NotUsable("runs at given seconds, and heartbeatd's schedules begin at full minutes")
-        written = " ".join(fields[1:])
+def cron_expression(node: Node, zone_name: str, *, seconds_last: bool = False, both_days: bool = False) -> str:
+    """A cron expression with five fields, or a macro. A sixth field for seconds is accepted if it is 0.
+
+    `seconds_last`: that is the last field of six, and not the first. `both_days`: the other system runs on days that match both
+    day fields. Otherwise either is enough, and `*/2` counts as a restriction, which cron takes as a reason to match both.
+    """
+    fields = text(node).split()
+    if len(fields) == 6 and fields.pop(-1 if seconds_last else 0) not in ("0", "00"):
+        raise NotUsable("runs at given seconds, and heartbeatd's schedules begin at full minutes")
+    if len(fields) == 5 and not both_days and not {fields[2], fields[4]} & {"*", "*/1"}:
+        fields[2], fields[4] = fields[2].replace("*", "1-31"), fields[4].replace("*", "0-6")
+    written = " ".join(fields)
     try:
         parse_schedule(written, time_zones.find_zone(zone_name))
     except (ScheduleError, ValueError) as error:

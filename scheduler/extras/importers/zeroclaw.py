@@ -39,6 +39,7 @@ JOBS = JobShape(
     agent=("agent", "agent_alias"),
     rules=(Rule("model", "model"),),
     naive_zone="UTC",
+    both_days=True,
 )
 
 STAYS = "stays in ZeroClaw, which still runs the agent"
@@ -110,7 +111,8 @@ def _convert_job(draft: Draft, node: Node) -> None:
         draft.set_value(f"{job.path}.agent", owner)
         job.keep(wanted, "agent")
     written = node.first(*(f"schedule.{key}" for key in SCHEDULE_KEYS["schedule"]), "schedule", "cron")
-    _check_expression(written.text.split(), job)
+    if len(fields := written.text.split()) == 6 and re.search(r"\d", fields[5]):
+        job.disable(f"the weekday {fields[5]} of an expression with six fields counts from Sunday as 1")
     for kind in (node.get("jobType"), node.get("sessionTarget")):
         job.keep(kind, "prompt" if "prompt" in job else "command")
     mode, delivery = node.get("delivery.mode"), node.get("delivery")
@@ -118,17 +120,6 @@ def _convert_job(draft: Draft, node: Node) -> None:
         _put_deliver(job, delivery.get("channel"), delivery.first("to", "recipient"))
         job.keep(mode, "deliver")
     draft.receipt.drop(mode, "nothing is sent, as here", is_loss=False)
-
-
-def _check_expression(fields: list[str], job: Part) -> None:
-    """ZeroClaw runs on days that match both the day of the month and the weekday, and cron, as heartbeatd, on either.
-
-    With six fields, its weekdays begin with 1 for Sunday.
-    """
-    if len(fields) == 5 and not fields[2].startswith(("*", "?")) and not fields[4].startswith(("*", "?")):
-        job.disable(f"{fields[2]} and {fields[4]} both restrict the day; in ZeroClaw both must match, here one is enough")
-    elif len(fields) == 6 and re.search(r"\d", fields[5]):
-        job.disable(f"the weekday {fields[5]} of an expression with six fields counts from Sunday as 1")
 
 
 def _find_claim(draft: Draft, job: Node) -> Node:

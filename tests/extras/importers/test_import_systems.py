@@ -298,6 +298,17 @@ EVERY_15_MINUTES = '{"kind": "every", "everyMs": 900000, "anchorMs": 17952582000
         ("claw0", {"__env": "HEARTBEAT_INTERVAL=299\n"}, "agents.main.heartbeat.enabled", False),
         ("zeroclaw", {"jobs__json": store('"0 0 7 * * 2"', prompt="Go.")}, "cron.a.enabled", False),  # Monday there, Tuesday here
         ("zeroclaw", {"jobs__json": '[{"name": "a", "cron": "0 0 7 * * 2", "prompt": "Go."}]'}, "cron.a.enabled", False),
+        # croniter, of Hermes and nanobot, has the seconds in the last field, and croner, of OpenClaw, in the first.
+        ("hermes", {"jobs__json": store('{"expr": "0 9 * * 1 0"}', prompt="Go.", deliver="local")}, "cron.a.schedule", "0 9 * * 1"),
+        ("nanobot", {"jobs__json": store('{"expr": "0 9 * * 1 0"}', payload={"message": "Go."})}, "cron.a.schedule", "0 9 * * 1"),
+        ("openclaw", {"jobs__json": store('{"expr": "0 0 9 * * 1"}', payload={"message": "Go."}, delivery={"mode": "none"})}, "cron.a.schedule", "0 9 * * 1"),
+        # Both match days by either field, also if one of them begins with a star. gronx, of PicoClaw and GoClaw, by both.
+        ("hermes", {"jobs__json": store('"0 9 */2 * 1"', prompt="Go.", deliver="local")}, "cron.a.schedule", "0 9 1-31/2 * 1"),
+        ("openclaw", {"jobs__json": store('"0 9 13 * */2"', payload={"message": "Go."}, delivery={"mode": "none"})}, "cron.a.schedule", "0 9 13 * 0-6/2"),
+        ("hermes", {"jobs__json": store('"0 9 */2 * *"', prompt="Go.", deliver="local")}, "cron.a.schedule", "0 9 */2 * *"),
+        ("picoclaw", {"jobs__json": store('"0 9 */2 * 1"', payload={"message": "Go."})}, "cron.a.schedule", "0 9 */2 * 1"),
+        ("picoclaw", {"config__json": '{"channels": {"telegram": {"token": "1:a"}}}', "jobs__json": store('"0 9 13 * 5"', payload={"message": "Go."})}, "cron.a.enabled", False),
+        ("goclaw", {"jobs__json": store('{"expr": "0 9 13 * 5"}', payload={"message": "Go."})}, "cron.a.enabled", False),
         ("claw0", {"__env": "MODEL_ID=m  # the model\n"}, "agents.main.model", "m"),
         ("claw0", {"__env": "MODEL_ID='m #1' # the model\n"}, "agents.main.model", "m #1"),
         ("claw0", {"__env": 'MODEL_ID="the \\"small\\" one"\n'}, "agents.main.model", 'the "small" one'),
