@@ -97,8 +97,9 @@ def _put_rest(node: Node, job: Part) -> None:
     """The state of a job, its model, the answers that it sends, and their recipients."""
     draft, state, times = job.draft, node.get("state"), node.get("repeat.times")
     job.keep(node.get("no_agent"), "prompt" if "prompt" in job else "command")
-    if state.text.lower() in ("paused", "completed"):  # a paused or finished job stays off
-        job.put("enabled", state, False)
+    is_off = state.text.lower() in ("paused", "completed")  # a paused or finished job stays off
+    if is_off or node.get("paused_at").text:
+        job.put("enabled", state if is_off else node.get("paused_at"), False)
     draft.receipt.drop(state, RECORD, is_loss=False)
     if times.text == "1" and "at" in job:
         job.keep(times, "at")

@@ -132,29 +132,33 @@ def _convert_config(draft: Draft, config: Node) -> None:
     found = (*config.items("agents.list"), *config.items("agents.entries"))
     agents = [node for _, node in found if node.is_container]
     own = any(node.get("heartbeat") for node in agents)
+    flagged = next((node for node in agents if node.get("default").value is True), MISSING)
     for node in agents:
-        ident, default = node.get("id"), node.get("default")
-        is_default = default.value is True
-        beats = bool(node.get("heartbeat")) if own else is_default or len(agents) == 1
+        ident, is_default = node.get("id"), node is (flagged or agents[0])
+        beats = bool(node.get("heartbeat")) if own else is_default
         is_listed = bool(ident) and isinstance(node.steps[-1], int)
         name = ident.text or "main" if is_listed else str(node.steps[-1])
-        agent = _add_agent(draft, config, name, node, [shared, node.get("heartbeat")] if beats else [])
+        layers = [shared, node.get("heartbeat")] if beats else []
+        agent = _add_agent(draft, config, name, node, layers, is_default=is_default)
         if is_listed:
             agent.put_name(ident)
-        if is_default:
+        if node is flagged:
             draft.default_agent = agent.name
-            draft.receipt.keep(default, agent.path, "jobs that name no agent are for this one")
+            draft.receipt.keep(node.get("default"), agent.path, "jobs that name no agent are for this one")
     if not agents:
-        _add_agent(draft, config, "main", config.get("agent"), [shared, config.get("agent.heartbeat")])
+        _add_agent(draft, config, "main", config.get("agent"), [shared, config.get("agent.heartbeat")], is_default=True)
 
 
-def _add_agent(draft: Draft, config: Node, ident: str, node: Node, beats: Sequence[Node]) -> Part:
-    """An agent of OpenClaw. `beats` are its heartbeat settings, the more special last; none if it has no heartbeat."""
+def _add_agent(draft: Draft, config: Node, ident: str, node: Node, beats: Sequence[Node], *, is_default: bool) -> Part:
+    """An agent of OpenClaw. `beats` are its heartbeat settings, the more special last; none if it has no heartbeat.
+
+    The workspace in the defaults is that of the default agent. Each other one has its own, which ends in its name.
+    """
     agent = draft.add_agent(ident)
-    workspace = node.get("workspace") or config.get("agents.defaults.workspace")
+    workspace = node.first("workspace") or (config.get("agents.defaults.workspace") if is_default else MISSING)
     if workspace.text:
         agent.put("workspace", workspace, workspace.text)
-    agent.add_defaults({"workspace": WORKSPACE})
+    agent.add_defaults({"workspace": WORKSPACE if is_default else f"{WORKSPACE}-{ident.lower()}"})
     if beats:
         _put_heartbeat(config, agent, beats)
     return agent
@@ -272,11 +276,12 @@ def _put_rest(node: Node, job: Part) -> None:
 
 
 def _put_delivery(delivery: Node, job: Part) -> None:
-    """Where a job sends its answer or output. Without `delivery`, OpenClaw announces it to the last chat."""
-    mode, to, account, thread = (delivery.get(key) for key in ("mode", "to", "accountId", "threadId"))
+    """Where a job sends its answer or output. Without `delivery`, the payload of older jobs says so, or it goes to the last chat."""
+    mode, to, account, thread, sent = (delivery.get(key) for key in ("mode", "to", "accountId", "threadId", "deliver"))
     job.keep(mode, "deliver")
-    if mode.text.lower() == "none":
-        job.add("deliver", "none", "delivery.mode is none")
+    job.keep(sent, "deliver")
+    if mode.text.lower() == "none" or sent.value is False:
+        job.add("deliver", "none", "deliver is false" if sent else "delivery.mode is none")
     elif mode.text.lower() == "webhook" and to:
         _put_webhook(to, job)
     else:

@@ -268,6 +268,8 @@ OF_TWO_NAMES = [
     {"prompt": "Go.", "schedule": "0 7 * * *", "deliver": "local", **keys}
     for keys in ({"name": "first", "id": "1"}, {"name": "second", "id": "FIRST"}, {"name": "third", "context_from": ["first"]})
 ]
+TWO_AGENTS = '{agents: {defaults: {workspace: "~/mine", heartbeat: {every: "1h", target: "none"}}, list: [{id: "a"}, {id: "b"}]}}'
+ONE_BOT = '{channels: {telegram: {botToken: "1:a"}}}'
 EVERY_15_MINUTES = '{"kind": "every", "everyMs": 900000, "anchorMs": 1795258200000}'  # 10:50
 
 
@@ -309,6 +311,14 @@ EVERY_15_MINUTES = '{"kind": "every", "everyMs": 900000, "anchorMs": 17952582000
         ("picoclaw", {"jobs__json": store('"0 9 */2 * 1"', payload={"message": "Go."})}, "cron.a.schedule", "0 9 */2 * 1"),
         ("picoclaw", {"config__json": '{"channels": {"telegram": {"token": "1:a"}}}', "jobs__json": store('"0 9 13 * 5"', payload={"message": "Go."})}, "cron.a.enabled", False),
         ("goclaw", {"jobs__json": store('{"expr": "0 9 13 * 5"}', payload={"message": "Go."})}, "cron.a.enabled", False),
+        # Without `default: true`, the first agent is the default one. The others have workspaces of their own.
+        ("openclaw", {"openclaw__json": TWO_AGENTS}, "agents.a.heartbeat.interval", "1h"),
+        ("openclaw", {"openclaw__json": TWO_AGENTS}, "agents.b.heartbeat.interval", "none"),
+        ("openclaw", {"openclaw__json": TWO_AGENTS}, "agents.a.workspace", "~/mine"),
+        ("openclaw", {"openclaw__json": TWO_AGENTS}, "agents.b.workspace", "~/.openclaw/workspace-b"),
+        ("openclaw", {"openclaw__json": ONE_BOT, "jobs__json": store(DAILY, payload={"message": "Go.", "deliver": False, "channel": "telegram", "to": "1"})}, "cron.a.deliver", "none"),
+        ("openclaw", {"openclaw__json": ONE_BOT, "jobs__json": store(DAILY, payload={"message": "Go.", "deliver": True, "channel": "telegram", "to": "1"})}, "cron.a.enabled", None),
+        ("hermes", {"jobs__json": store(DAILY, prompt="Go.", deliver="local", enabled=True, state="scheduled", paused_at="2026-11-20T10:00:00+00:00")}, "cron.a.enabled", False),
         ("claw0", {"__env": "MODEL_ID=m  # the model\n"}, "agents.main.model", "m"),
         ("claw0", {"__env": "MODEL_ID='m #1' # the model\n"}, "agents.main.model", "m #1"),
         ("claw0", {"__env": 'MODEL_ID="the \\"small\\" one"\n'}, "agents.main.model", 'the "small" one'),
