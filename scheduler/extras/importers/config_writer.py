@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,20 @@ _ORDER = {
     "agents": ("workspace", "runner", "model", "heartbeat"),
     "heartbeat": ("enabled", "interval", "schedule", "active_hours"),
     "cron": ("enabled", "schedule", "every", "at", "timezone", "agent", "prompt", "command", "wake_heartbeat"),
+}
+# The keys by which an entry of a config is known to be that of an earlier import.
+_IDENTITY = {
+    "providers": ("kind", "base_url", "api_key"),
+    "channels": ("url",),
+    "agents": ("runner", "workspace"),
+    "cron": ("schedule", "every", "at", "timezone", "agent", "prompt", "command", "wake_heartbeat", "wake_text"),
+}
+# The keys of agents and jobs with names of entries in a section.
+_REFERRING = {
+    "providers": ("provider",),
+    "channels": ("deliver",),
+    "agents": ("agent", "wake_heartbeat"),
+    "cron": ("previous",),
 }
 _SAMPLE_TOKEN = "123456789:" + "A" * 35  # has the form of a Telegram token
 
@@ -110,44 +124,61 @@ def _is_known(data: Mapping[str, Any], root: object, variable: str) -> bool:
 
 
 def _leave_out_known(draft: Draft, root: object) -> int:
+    """Take out what the config has, also under other names, and give what it does not have names that are free there."""
     there = 0
     for section in SECTIONS:
         known = root.get(section) if isinstance(root, MarkedMap) else None
         if not isinstance(known, MarkedMap):
             continue
+        entries, names = draft.data[section], dict[str, str]()
         # Jobs that name others in `previous` come last, because the others may get another name.
-        for name in sorted(draft.data[section], key=lambda each: "previous" in draft.data[section][each]):
-            new, numbers = name, count(2)
-            while new in known and known[new] != draft.data[section][new]:  # not even from an earlier import
-                free = (f"{name}-{number}" for number in numbers)
-                new = _rename(draft, section, new, next(each for each in free if each not in draft.data[section]))
-            if new in known:
-                del draft.data[section][new]
-                there += section in ("agents", "cron")
-            elif new != name:
-                draft.receipt.add(f"{section}.{new}", new, f"the config has another {name} already")
+        for name in sorted(entries, key=lambda each: "previous" in entries[each]):
+            same = [each for each in known if each not in names.values() and _is_same(section, known[each], entries[name])]
+            equal = [each for each in same if known[each] == _with_names(entries[name], section, {**names, name: each})]
+            taken = {*known, *names.values(), *entries} - ({name} - {*known})
+            free = (each for each in chain((name,), (f"{name}-{number}" for number in count(2))) if each not in taken)
+            names[name] = name if name in equal else next(chain(equal, same, free))
+        _rename(draft, section, names)
+        for name, new in names.items():
+            if new not in known:
+                if new != name:
+                    draft.receipt.add(f"{section}.{new}", new, f"the config has another {name} already")
+                continue
+            there += section in ("agents", "cron")
+            if known[new] != draft.data[section].pop(new):
+                draft.receipt.leave_to_config(f"{section}.{new}")
+    if not (draft.data["agents"] or draft.data["cron"]):  # nothing would use them
+        draft.data |= {"providers": {}, "channels": {}}
     return there
 
 
-def _rename(draft: Draft, section: str, name: str, new: str) -> str:
-    draft.data[section] = {new if each == name else each: value for each, value in draft.data[section].items()}
-    draft.receipt.rename(f"{section}.{name}", f"{section}.{new}")
-    referring = {
-        "agents": ("agent", "wake_heartbeat"),
-        "channels": ("deliver",),
-        "cron": ("previous",),
-        "providers": ("provider",),
-    }.get(section, ())
+def _is_same(section: str, known: object, new: Mapping[str, Any]) -> bool:
+    """Whether an entry of the config is this one, although its user may have changed its other keys."""
+    keys = _IDENTITY[section]
+    if section == "agents" and new["runner"]["kind"] != "command":
+        keys = (*keys, "model")
+    return isinstance(known, MarkedMap) and all(known.get(key) == new.get(key) for key in keys)
+
+
+def _with_names(entry: Mapping[str, Any], section: str, names: Mapping[str, str]) -> dict[str, Any]:
+    """An entry that refers to entries of a section by other names."""
+    found: dict[str, Any] = {}
+    for key, value in entry.items():
+        if isinstance(value, dict):
+            found[key] = _with_names(value, section, names)
+        elif key not in _REFERRING[section]:
+            found[key] = value
+        else:  # one name, or a list of recipients or jobs
+            found[key] = [names.get(each, each) for each in value] if isinstance(value, list) else names.get(value, value)
+    return found
+
+
+def _rename(draft: Draft, section: str, names: Mapping[str, str]) -> None:
+    """Give entries of the draft other names, all at once, and refer to them by these."""
+    draft.data[section] = {names[name]: entry for name, entry in draft.data[section].items()}
     for kind in ("agents", "cron"):
-        for entry in draft.data[kind].values():
-            beat = entry.get("heartbeat", {})
-            for part in (entry, beat, beat.get("decide", {}), entry.get("runner", {})):
-                for key in referring:
-                    if part.get(key) == name:
-                        part[key] = new
-                    elif isinstance(part.get(key), list):  # of recipients or jobs
-                        part[key] = [new if each == name else each for each in part[key]]
-    return new
+        draft.data[kind] = {name: _with_names(entry, section, names) for name, entry in draft.data[kind].items()}
+    draft.receipt.rename({f"{section}.{old}": f"{section}.{new}" for old, new in names.items()})
 
 
 def _settle(draft: Draft, render: Callable[[], str], check: Callable[[str], LoadedConfig]) -> tuple[str, LoadedConfig]:

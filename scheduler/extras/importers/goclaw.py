@@ -26,7 +26,9 @@ HEARTBEAT = (
     Rule("maxRetries", "retries", value_converters.whole(0, 10)),
 )
 DEFAULTS = {"enabled": False, "interval": "30m", "ok_match": "anywhere"}
-JOBS = JobShape(prompt=("payload.message", "message"), command=("payload.command",), agent=("agentKey", "agentId"), both_days=True)
+JOBS = JobShape(
+    prompt=("payload.message", "message"), command=("payload.command",), agent=("agentKey", "agentId"), both_days=True
+)
 
 STAYS = "stays in GoClaw, which still runs the agent"
 DROPS = (

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from heartbeat import words
@@ -148,18 +148,24 @@ class Receipt:
                 entry.status, entry.why, entry.is_loss = "dropped", why, is_loss
         self.additions = [each for each in self.additions if not is_inside(each.target, target)]
 
-    def rename(self, old: str, new: str) -> None:
-        """A key of the new config, and everything below it, has another name."""
-        found = self._by_name.pop(_section_and_name(old), [])
-        self._by_name.setdefault(_section_and_name(new), []).extend(found)
+    def rename(self, names: Mapping[str, str]) -> None:
+        """Entries of the new config have other names, all at once: from cron.brief to cron.brief-2."""
+
+        def renamed(target: str) -> str:
+            entry = _section_and_name(target)
+            return f"{names.get(entry, entry)}{target[len(entry) :]}"
+
+        self._by_name = {renamed(name): found for name, found in self._by_name.items()}
         for changed in self.changed_meanings:
-            changed.entry = new if changed.entry == old else changed.entry
-        for entry in found:
-            entry.targets = [f"{new}{each[len(old) :]}" if is_inside(each, old) else each for each in entry.targets]
-        self.additions = [
-            Addition(f"{new}{each.target[len(old) :]}", each.value, each.why) if is_inside(each.target, old) else each
-            for each in self.additions
-        ]
+            changed.entry = renamed(changed.entry)
+        for entry in self.entries.values():
+            entry.targets = [renamed(each) for each in entry.targets]
+        self.additions = [replace(each, target=renamed(each.target)) for each in self.additions]
+
+    def leave_to_config(self, entry: str) -> None:
+        """An agent or job is not added, because the config has it, with values that its user has changed."""
+        self.changed_meanings = [each for each in self.changed_meanings if each.entry != entry]
+        self.withdraw(entry, f"the config has {entry} already, with other values", is_loss=False)
 
     @property
     def losses(self) -> list[ReceiptEntry]:

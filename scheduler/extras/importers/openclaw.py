@@ -276,7 +276,7 @@ def _put_rest(node: Node, job: Part) -> None:
 
 
 def _put_delivery(delivery: Node, job: Part) -> None:
-    """Where a job sends its answer or output. Without `delivery`, the payload of older jobs says so, or it goes to the last chat."""
+    """Where a job sends its answer or output: by default to the last chat. Older jobs say so in their payload."""
     mode, to, account, thread, sent = (delivery.get(key) for key in ("mode", "to", "accountId", "threadId", "deliver"))
     job.keep(mode, "deliver")
     job.keep(sent, "deliver")

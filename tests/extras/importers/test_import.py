@@ -205,6 +205,34 @@ def test_importing_again_what_got_other_names_adds_nothing(tmp_path: Path, capsy
     assert path.read_text("utf-8") == before
 
 
+def test_of_two_jobs_with_one_name_the_second_is_not_added_again_after_the_first_is_gone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write(tmp_path, "config.yaml", SMALL)
+    rent, milk, bins = ({"name": "Reminder", "schedule": "0 7 * * *", "prompt": each} for each in ("Rent", "Milk", "Bins"))
+    for jobs in [rent, milk], [milk, bins]:
+        source = write(tmp_path, "jobs.json", json.dumps({"jobs": jobs}))
+        assert run(capsys, "hermes", source, "--into", path)[0] == 0
+    assert sorted(re.findall("prompt: (.*)", path.read_text("utf-8"))) == ["Bins", "Milk", "Rent"]
+
+
+def test_importing_again_after_edits_adds_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(tmp_path, "config.yaml", SMALL)
+    job = {"prompt": "Go.", "schedule": "0 7 * * *", "deliver": "telegram:1"}
+    store = {"jobs": [{"name": "brief", **job}, {"name": "news", "context_from": ["brief"], **job}]}
+    files = write(tmp_path, "jobs.json", json.dumps(store)), write(tmp_path, ".env", "TELEGRAM_BOT_TOKEN=1:a")
+    assert "1 channel, 1 agent, 2 jobs added" in run(capsys, "hermes", *files, "--into", path)[1]
+    text = path.read_text("utf-8")
+    for old, new in (
+        ("telegram-1", "phone"), ("brief", "morning"), ("ok_match: anywhere", "ok_match: exact"), ("interval: none", "interval: 2h"),
+    ):  # fmt: skip
+        assert old in text
+        text = text.replace(old, new)
+    path.write_text(text, "utf-8")
+    assert "has all of this already" in run(capsys, "hermes", *files, "--into", path)[1]
+    assert path.read_text("utf-8") == text
+
+
 def test_into_a_config_with_errors_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write(tmp_path, "config.yaml", SMALL + "nonsense: 1\n")
     before = path.read_bytes()
