@@ -75,6 +75,16 @@ def find_source_zone(name: str | None) -> ZoneInfo:
         raise InputError(f"{error}" if name else f"{error}; use --timezone to name the zone of the times") from error
 
 
+def print_inherited(root: object, *, agents: bool, jobs: bool) -> None:
+    """Hints about the keys that new agents and jobs inherit from the config."""
+    of_agents = [key for key in map_at(root, "defaults") if key not in ("cron", "heartbeat")]
+    of_agents += [f"heartbeat.{key}" for key in map_at(root, "defaults", "heartbeat")]
+    of_jobs = [f"cron.{key}" for key in map_at(root, "defaults", "cron")]
+    for what, keys in (("agents", of_agents if agents else []), ("jobs", of_jobs if jobs else [])):
+        if keys:
+            click.echo(f"hint: the new {what} inherit from defaults: {', '.join(keys)}", err=True)
+
+
 @contextmanager
 def report_refusal(path: Path, before: bytes) -> Iterator[None]:
     """Turn an edit that is refused into an InputError. Errors that the config already has are reported first."""

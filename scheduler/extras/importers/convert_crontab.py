@@ -20,9 +20,8 @@ from cron.job_names import JobNamer
 from cron.job_schedules import CronSchedule, SlotRange
 from heartbeat.words import format_count, format_duration, list_names, one_line
 from scheduler.cli import output
-from scheduler.cli.config_edits import find_source_zone, parse_config, read_config, report_refusal, write_config
+from scheduler.cli.config_edits import find_source_zone, parse_config, print_inherited, read_config, report_refusal, write_config
 from scheduler.config.file.diagnostics import ConfigError, Diagnostics
-from scheduler.config.file.marked_yaml import MarkedMap
 from scheduler.config.file.text_editing import NewEntry, add_entries
 from scheduler.config.keys import time_zones
 from scheduler.config.settings import config_data, load
@@ -151,15 +150,14 @@ def _add_to_config(lines: Sequence[CrontabLine], account: pwd.struct_passwd, pat
         click.echo(f"nothing to add: {path} already has {format_count(there, 'job')} of this file")
         return
     root = parse_config(path, before)
-    entries = build_new_jobs(new, account, _find_section(root, "cron"))
+    entries = build_new_jobs(new, account, config_data.map_at(root, "cron"))
     with report_refusal(path, before):
         after = add_entries(before.decode(), "cron", entries).encode()
     loaded = load.load_config(path, os.environ, resolve_secrets=False, content=after)
     proof = _verify_jobs(new, entries, loaded.settings.jobs)
     write_config(path, before, after)
     output.print_warnings(loaded.warnings)
-    if inherits := _find_section(root, "defaults", "cron"):
-        click.echo(f"hint: the new jobs inherit from defaults.cron: {', '.join(inherits)}", err=True)
+    print_inherited(root, agents=False, jobs=True)
     click.echo(f"{path}: {format_count(len(new), 'job')} added" + (f", {there:,} already there" if there else ""))
     click.echo(proof)
     click.echo(f"next: {next_step}")
@@ -221,12 +219,6 @@ def _existing_jobs(path: Path, content: bytes) -> Mapping[str, Job]:
         return load.load_config(path, os.environ, resolve_secrets=False, content=content).settings.jobs
     except ConfigError:
         return {}
-
-
-def _find_section(root: object, *steps: str) -> MarkedMap:
-    for step in steps:
-        root = root.get(step) if isinstance(root, MarkedMap) else None
-    return root if isinstance(root, MarkedMap) else MarkedMap()
 
 
 def _verify_jobs(lines: Sequence[CrontabLine], entries: Sequence[NewEntry], jobs: Mapping[str, Job]) -> str:

@@ -11,7 +11,7 @@ import click
 from heartbeat.words import format_count, one_line
 from heartbeatd import state_folder
 from scheduler.cli import output
-from scheduler.cli.config_edits import find_source_zone, parse_config, read_config, report_refusal, write_config
+from scheduler.cli.config_edits import find_source_zone, parse_config, print_inherited, read_config, report_refusal, write_config
 from scheduler.cli.progress import show_progress
 from scheduler.config.settings import load
 from scheduler.config.settings.load import LoadedConfig
@@ -88,6 +88,7 @@ def _add_to_config(draft: Draft, path: Path, check: TimeCheck) -> int:
     except NothingToImport:
         raise InputError(f"{path}: none of the entries is valid in this config; nothing was written") from None
     write_config(path, before, text.encode())
+    print_inherited(data, agents=bool(draft.data["agents"]), jobs=bool(draft.data["cron"]))
     return there
 
 

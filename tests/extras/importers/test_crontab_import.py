@@ -237,7 +237,7 @@ def test_a_config_that_everybody_may_write_is_not_changed(tmp_path: Path, capsys
 def test_the_keys_that_the_jobs_inherit_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     into = config(tmp_path, f"{SMALL}defaults: {{cron: {{deliver: log}}}}\n")
     _, _, err = run(capsys, table(tmp_path, "0 3 * * * one\n"), "--into", into)
-    assert "hint: the new jobs inherit from defaults.cron: deliver" in err
+    assert "hint: the new jobs inherit from defaults: cron.deliver" in err
 
 
 @pytest.mark.parametrize(

@@ -233,6 +233,16 @@ def test_importing_again_after_edits_adds_nothing(tmp_path: Path, capsys: pytest
     assert path.read_text("utf-8") == text
 
 
+def test_what_the_new_agents_and_jobs_inherit_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    night = '{model: m, heartbeat: {active_hours: {start: "22:00", end: "23:00"}}, cron: {stagger: 10m}}'
+    path = write(tmp_path, "config.yaml", f"{SMALL}defaults: {night}\n")
+    agent, job = write(tmp_path, "a.json", ONE_AGENT), write(tmp_path, "jobs.json", ONE_JOB)
+    of_agents = "hint: the new agents inherit from defaults: model, heartbeat.active_hours\n"
+    assert run(capsys, "openclaw", agent, "--into", path)[2] == of_agents
+    assert run(capsys, "openclaw", agent, job, "--into", path)[2] == "hint: the new jobs inherit from defaults: cron.stagger\n"
+    assert run(capsys, "openclaw", agent, job, "--into", path)[2] == ""
+
+
 def test_into_a_config_with_errors_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write(tmp_path, "config.yaml", SMALL + "nonsense: 1\n")
     before = path.read_bytes()
