@@ -292,10 +292,19 @@ def replay(
     playback.close()
     runs = [run for run in runs if run.id not in outside.before_first_seen and _is_shown(run, shown)]
     past = replace(past, runs=[run for run in past.runs if _is_shown(run, shown)])
-    return _compare(past, runs, messages, outside, since, until)
+    found = _compare(past, runs, messages, outside, since, until)
+    found.before.skipped += sum(_count_closed_slots(row, since, until) for row in past.rows if _is_shown(row, shown))
+    return found
 
 
-def _is_shown(run: RecordedRun, shown: Collection[str] | None) -> bool:
+def _count_closed_slots(row: EntryRow, since: datetime, until: datetime) -> int:
+    """How many slots of closed hours have no record yet. The playback has recorded its own."""
+    after = max(row.settled_until, since - MILLISECOND)
+    closed = row.schedule.closed_slots(after, until) if row.state == "active" and not row.paused and after < until else ()
+    return sum(found.count for _, found in closed)
+
+
+def _is_shown(run: RecordedRun | EntryRow, shown: Collection[str] | None) -> bool:
     return shown is None or (run.kind is Kind.HEARTBEAT and run.name in shown)
 
 

@@ -243,6 +243,13 @@ def test_runs_outside_of_narrower_hours_are_listed_with_both_reasons(make_world:
     assert found.unknown == []
 
 
+def test_slots_of_closed_hours_that_have_no_record_yet_are_counted_on_both_sides(make_world: MakeWorld, tmp_path: Path) -> None:
+    hours = CONFIG.replace("stagger: 0s", 'stagger: 0s, active_hours: "06:00-20:00"')
+    found = replayed(a_day(make_world, hours), hours, NIGHT, tmp_path)
+    assert lines(found) == []
+    assert (found.before.skipped, found.after.skipped) == (11, 11)  # from 00:00 to 05:00, and from 20:00 to 24:00
+
+
 def test_runs_that_only_the_new_config_makes_are_unknown(make_world: MakeWorld, tmp_path: Path) -> None:
     world = a_day(make_world)
     found = replayed(world, CONFIG.replace("interval: 1h", "interval: 30m"), NIGHT, tmp_path)
