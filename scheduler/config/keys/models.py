@@ -422,7 +422,7 @@ class Budget(DayBudget):
     """The limits of an entry in one day and one month of its time zone."""
 
     usd_per_try: OrUnset[types.Usd] = optional_key(
-        "Maximum cost of one try. A prompt that could cost more is not sent to a model, and Claude Code stops there. For"
+        "Maximum cost of one try. A model gets no prompt that could cost more. Claude Code stops at this cost. For"
         " other runners, write your own estimate.",
         "computed from the token limits",
         renamed_from=("usd_per_run",),
@@ -455,7 +455,7 @@ class JobProblems(ConfigPart):
     after: types.CountOrNone = key(1, FAILURES_UNTIL_OPEN)
     remind: types.PositiveDuration = key(
         "24h",
-        "Interval of reminders. For critical problems, at most 6h. If the error of a failure changes, the first five"
+        "Interval of reminders. For critical problems, at most 6h. If runs fail with other errors, the first five"
         " errors are each sent at once, others with a reminder.",
         own=True,
     )
@@ -796,8 +796,8 @@ class Limits(ConfigPart):
     min_interval: types.Duration = key("5m", "Shortest interval of an agent or job that calls a model. `0s` means no limit.")
     wake_gap: types.Duration = key(
         "30s",
-        "Minimum time between a run started by a [wake](waking.md#how-often) and the next run. A wake from a job waits up to this"
-        " long for other running jobs that wake the same agent.",
+        "Minimum time between a run started by a [wake](waking.md#how-often) and the next run. A job's wake waits up to this"
+        " long for the wakes of other running jobs.",
     )
     wake_flood: types.Rate = key(
         "5 per 10m", "Maximum rate at which [wakes](waking.md#how-often) from programs start runs of an agent."
@@ -1003,8 +1003,8 @@ class Config(ConfigPart):
     runners: dict[types.Name, Runner] = key({}, "[Runners](runners.md) by name, for `fallbacks`.", file_only=True)
     defaults: Defaults = key(
         Defaults(),
-        "Values that agents and jobs inherit. Maps are merged key by key. Other values, `active_hours`, `hours` and `fallbacks`"
-        " are replaced.",
+        "Values that agents and jobs inherit. Maps are merged key by key. All other values are replaced, and so are"
+        " `active_hours`, `hours` and `fallbacks`.",
     )
 
 
