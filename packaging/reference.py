@@ -32,7 +32,8 @@ Every key of config.yaml, with its form and its default. `heartbeatd files schem
 
 - **Environment.** `HEARTBEATD_SET__defaults__heartbeat__interval=10m` sets `defaults.heartbeat.interval`.
 - **Files in a prompt** have at most 64 KiB each. Symbolic links in the workspace are not followed. If the checklist is larger or
-  unreadable, the run is skipped. In place of any other file that is larger or unreadable, the prompt contains its name and the error.
+  unreadable, the run is skipped. In place of any other file that is larger or unreadable, the prompt contains its name and
+  the error.
 - **Other text in a prompt:** at most 4 KiB of each wake, at most 80,000 characters of all wakes, and the first 16,384
   characters of a precheck's output. The run record lists what was left out (`left_out`).
 """
@@ -44,7 +45,7 @@ def render_reference() -> str:
     beat, rules = (made["$defs"][model]["properties"].items() for model in ("Heartbeat", "Problems"))
     own = [f"`{key}`" for key, form in beat if "x-own" in form]
     own += [f"`problems.{key}`" for key, form in rules if "x-own" in form]
-    limited = f"- **[API tokens](#servertokensname)** limited to some agents may change only these keys of their heartbeats: {', '.join(own)}.\n"
+    limited = f"- **[API tokens](#servertokensname)** limited to some agents may change only these heartbeat keys: {', '.join(own)}.\n"
     return "\n".join([_HEAD + limited, *_render_section("Top level", made, made["$defs"], {}, {})])
 
 
