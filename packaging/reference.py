@@ -45,7 +45,9 @@ def render_reference() -> str:
     beat, rules = (made["$defs"][model]["properties"].items() for model in ("Heartbeat", "Problems"))
     own = [f"`{key}`" for key, form in beat if "x-own" in form]
     own += [f"`problems.{key}`" for key, form in rules if "x-own" in form]
-    limited = f"- **[API tokens](#servertokensname)** limited to some agents may change only these heartbeat keys: {', '.join(own)}.\n"
+    limited = (
+        f"- **[API tokens](#servertokensname)** limited to some agents may change only these heartbeat keys: {', '.join(own)}.\n"
+    )
     return "\n".join([_HEAD + limited, *_render_section("Top level", made, made["$defs"], {}, {})])
 
 
