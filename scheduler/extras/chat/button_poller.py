@@ -92,6 +92,7 @@ class ButtonPoller:
         """Poll the bots of these channels from now on. The offset of a bot that stays is kept."""
         self._channels = channels
         used = [each for each in channels.values() if each.can_be_answered]
+        used.sort(key=lambda each: not each.allow_private)  # of equal bots, the first is polled
         bots = {bot: each.name for each in used if (bot := telegram_buttons.bot_of(each))}
         self._bots = {bot: self._bots.get(bot) or _BotState(name) for bot, name in bots.items()}
         for bot, state in self._bots.items():

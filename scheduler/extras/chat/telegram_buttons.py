@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from heartbeat.words import one_line
 from heartbeatd.secret import Secret
@@ -27,15 +27,15 @@ _UPDATES = re.compile(r'\s*\{\s*"ok"\s*:\s*true\s*,\s*"result"\s*:\s*\[\s*')
 
 @dataclass(frozen=True, slots=True)
 class Bot:
-    """A bot of Telegram. `server` is the address of its API."""
+    """A bot of Telegram, which several channels may have. `server` is the address of its API."""
 
     server: str
     token: Secret
-    allow_private: bool
+    allow_private: bool = field(compare=False)
 
     def url(self, method: str) -> str:
         """The address of a method of the Bot API."""
-        return f"{self.server.rstrip('/')}/bot{self.token.reveal()}/{method}"
+        return f"{self.server}/bot{self.token.reveal()}/{method}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ def bot_of(channel: Channel) -> Bot | None:
     except ValueError:
         return None
     server = channel.base_url.reveal() if channel.base_url else telegram.SERVER
-    return Bot(server, Secret(token), channel.allow_private)
+    return Bot(server.rstrip("/"), Secret(token), channel.allow_private)
 
 
 async def get_presses(bot: Bot, offset: int, http: HttpClient, *, with_replies: bool = False) -> Presses:

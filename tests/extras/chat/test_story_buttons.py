@@ -377,6 +377,17 @@ def test_a_bot_that_one_reload_removes_and_another_declares_again_is_polled_once
         assert len(calls.open) == 1
 
 
+def test_two_channels_with_one_bot_poll_it_once_although_only_one_may_reach_a_private_address(chat: Chat) -> None:
+    """Telegram ends the earlier of two requests. Its server is on this machine here, so the other channel alone could not poll."""
+    line = next(line for line in chat.world.yaml.splitlines() if "phone: {" in line)
+    public = line.replace(", allow_private: true", "").replace(f'"{chat.phone.url}"', f'"{chat.phone.url}/"')
+    for first, last in ((line, public.replace("phone:", "team:")), (public.replace("phone:", "early:"), line)):
+        chat.world.reload(chat.world.yaml.replace(line, f"{first}\n{last}"))
+        chat.poll()
+        assert [bot.allow_private for bot in chat.poller._bots] == [True]
+    assert chat.press("Mute 2h").startswith("agent/ops is muted until 2026-")
+
+
 def test_a_press_that_the_engine_cannot_carry_out_yet_does_not_keep_its_loop_busy(chat: Chat) -> None:
     """For example while the disk is full."""
     chat.poller = ButtonPoller(AtOnce(send), lambda _: Future())
