@@ -46,24 +46,26 @@ CONCERNS: Mapping[str, Concern] = {Kind.HEARTBEAT: Concern.AGENT, Kind.CRON: Con
 def _verbs_of(message: OutboxMessage) -> dict[str, type[Verb]]:
     """The verb that each button sends for the agent or job of a message, or for its problems, by the letter of the button.
 
-    A message about the daemon itself, or about several entries, has those for its problems, and Resume for what is paused.
+    A message about a provider, a channel or the daemon, or about several entries, has those for its problems, and Resume for what
+    is paused.
     """
-    concerns = (Concern.PROBLEM, CONCERNS.get(message.kind))
+    is_about_entry = outbox.is_about_entry(message)
+    concerns = (Concern.PROBLEM, CONCERNS[message.kind] if is_about_entry else None)
     listed = [each.operation for each in VERB_ENDPOINTS.values() if each.concern in concerns]
-    if message.kind not in CONCERNS:
+    if not is_about_entry:
         listed.append(Resume)
     return {verb.in_chat.letter: verb for verb in listed if issubclass(verb, Verb) and verb.in_chat}
 
 
 def _requests_of(tick: Tick, message: OutboxMessage, letter: str, person: Sender) -> list[VerbRequest]:
     """What the button with this letter asks of the engine. Raises Refused if there is no problem that it could be about."""
-    verb, sent = _verbs_of(message)[letter], CHAT_BUTTONS[letter].keys
-    if message.kind in CONCERNS and not _is_about_problems(verb):
+    verb, sent = _verbs_of(message).get(letter), CHAT_BUTTONS[letter].keys
+    if verb is not None and outbox.is_about_entry(message) and not _is_about_problems(verb):
         return [VerbRequest(verb.of(**sent), (Kind(message.kind), message.name), person)]
     about = open_problems_in(tick.tx.db, outbox.whole_message(tick.tx.db, message))
     if verb is Resume:
         about = [each for each in about if each.key == PAUSED]
-    if not about:
+    if verb is None or not about:
         raise Refused("not_found", "this message is about no open problem")
     if verb is Resume:
         return [VerbRequest(verb.of(**sent), (Kind(each.subject.kind), each.subject.name), person) for each in about]

@@ -15,6 +15,7 @@ from config_file import complaints
 from daemon_process import Begin
 from run_async import with_http
 from servers import telegram
+from servers.messages import Models, error_answer
 from servers.scripted import reply
 from servers.telegram import Telegram, refusal
 from simulated_chat import AtOnce
@@ -169,6 +170,18 @@ def test_the_notification_of_a_failed_job_has_buttons_for_the_job(chat: Chat) ->
     chat.world.run(minutes=1)
     assert [call.name for call in chat.world.calls[before:]] == ["backup"]
     assert muted(chat.world, "backup")["by"] == "anna on phone"
+
+
+def test_a_message_about_a_provider_has_no_button_for_the_agent_that_found_it(make_world: MakeWorld, phone: Telegram) -> None:
+    """A mute of one agent would not stop messages about the provider."""
+    with Models(lambda _: error_answer(401, "authentication_error", "invalid x-api-key")) as server:
+        provider = f'providers: {{anthropic: {{api_key: "${{KEY}}", base_url: "{server.url}"}}}}\n'
+        yaml = provider + CONFIG.format(url=phone.url).replace("{kind: command, argv: [agent]}", "anthropic\n    model: m")
+        world = make_world(yaml, environ={"TG": telegram.URL, "KEY": "k"}, send=send_by_transport)
+        world.run(minutes=30)
+    assert [text[:53] for text in phone.texts] == ["[anthropic@web1] CRITICAL provider anthropic refused:"]
+    assert list(phone.buttons()) == ["Acknowledge"]
+    assert Chat(world, phone).press("Acknowledge").startswith("problem p1 (provider/anthropic refused) is acknowledged")
 
 
 def test_the_message_that_a_job_is_paused_has_a_button_to_resume_it(chat: Chat) -> None:
