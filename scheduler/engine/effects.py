@@ -29,6 +29,7 @@ from heartbeatd.answers import (
     Unmuted,
     WakeAccepted,
 )
+from heartbeatd.operations import LONGEST_DURATION
 from heartbeatd.verbs import Verb
 from scheduler.channels import registry
 from scheduler.config.file.message_parts import did_you_mean
@@ -219,6 +220,8 @@ def _end_of(verb: verbs.Pause | verbs.Mute, now: datetime) -> datetime | None:
     """When a pause or a mute ends; None if it lasts until somebody ends it."""
     if verb.until is not None and verb.until <= now:
         raise Refused("bad_request", "until: this time is in the past")
+    if verb.until is not None and verb.until > now + LONGEST_DURATION:  # the last days of the year 9999 have no local time
+        raise Refused("bad_request", "until: this time is more than ten years ahead; leave it out")
     return verb.until if verb.for_ is None else now + verb.for_
 
 

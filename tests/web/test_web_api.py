@@ -399,6 +399,7 @@ def test_a_job_is_paused_and_resumed(daemon: WebDaemon) -> None:
         ("agents/ops/wake", [], "JSON object"),
         ("agents/ops/pause", {"for": "soon"}, "for: 'soon' is not a duration; write 90s, 30m or 1h30m"),
         ("agents/ops/pause", {"until": "2026-03-02T08:00:00Z"}, "until: this time is in the past"),
+        ("cron/measure/mute", {"until": "9999-12-31T23:59:59Z"}, "until: this time is more than ten years ahead; leave it out"),
     ],
 )
 def test_an_invalid_body_is_rejected_with_advice(still: WebDaemon, path: str, body: Any, message: str) -> None:
