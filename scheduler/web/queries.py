@@ -113,7 +113,7 @@ def _read_entries(request: ApiRequest, db: sqlite3.Connection, kind: Kind, name:
 def list_runs(request: ApiRequest, question: ListRuns) -> answers.RunList:
     kind, name, limit = _kind_of(question), question.name, question.limit
     if request.caller.agents is not None:  # it must name one of them
-        kind = Kind.HEARTBEAT
+        kind = kind or Kind.HEARTBEAT
         check_access(request.caller, kind, name or "")
     after = None if question.cursor is None else parse_row_id(question.cursor)
     if after is None and question.cursor is not None:

@@ -474,6 +474,7 @@ def test_a_key_of_the_body_is_rejected_in_the_query(daemon: WebDaemon) -> None:
         (WAKER, "POST", "/api/v1/agents/ops/pause"),
         (WAKER, "POST", "/api/v1/agents/web/wake"),
         (OPSMAN, "GET", "/api/v1/runs"),
+        (OPSMAN, "GET", "/api/v1/runs?kind=cron&name=ops"),
     ],
 )
 def test_a_token_has_only_its_own_permissions(still: WebDaemon, token: str, method: str, path: str) -> None:
