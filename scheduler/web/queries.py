@@ -48,7 +48,7 @@ from scheduler.system import lanes, state_lock
 from scheduler.web.access import AnAnswer, check_access, cut
 from scheduler.web.api_request import ApiRequest
 from scheduler.web.app_state import open_reader
-from scheduler.web.http_errors import bad_request, not_found
+from scheduler.web.http_errors import HttpError, bad_request, not_found
 from scheduler.web.perform import handles
 from scheduler.work import plan as plans
 from scheduler.work.plan import Plan
@@ -124,6 +124,9 @@ def list_runs(request: ApiRequest, question: ListRuns) -> answers.RunList:
             found = run_history.list_runs(db, wanted, limit + 1, question.sort, after)
         except LookupError:
             raise bad_request(BAD_CURSOR) from None
+        kinds = (kind,) if kind else tuple(Kind)
+        if not found and name is not None and not any(entries.find_entry(db, each, name) for each in kinds):
+            raise _unknown_entry(kind, name)
     return answers.RunList(runs=found[:limit], next=str(found[limit - 1].id) if len(found) > limit else None)
 
 
@@ -276,7 +279,7 @@ def _find_entry_key(request: ApiRequest, kind: Kind | None, plan: Plan | None, d
     if not reached:
         check_access(request.caller, *keys[0])
     if not found:
-        raise not_found(f"agent or cron job {name!r}")
+        raise _unknown_entry(None, name)
     if len(found) > 1:
         raise bad_request(f"there are an agent and a cron job {name!r}; add kind=agent or kind=cron")
     return found[0]
@@ -289,5 +292,9 @@ def _select_entries(request: ApiRequest, question: GetPlan, seen: list[forecast.
     mine = [each for each in seen if request.caller.may_access(each.course.kind, each.course.name)]
     found = [each for each in mine if kind in (None, each.course.kind) and name in (None, each.course.name)]
     if name is not None and not found:
-        raise not_found(f"{kind.noun if kind else 'agent or cron job'} {name!r}")
+        raise _unknown_entry(kind, name)
     return found
+
+
+def _unknown_entry(kind: Kind | None, name: str) -> HttpError:
+    return not_found(f"{kind.noun if kind else 'agent or cron job'} {name!r}")

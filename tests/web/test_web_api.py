@@ -165,6 +165,13 @@ def test_runs_can_be_filtered_by_query(still: WebDaemon, query: str, names: list
     assert [run["name"] for run in still.get(f"/api/v1/runs?{query}", READER).data["runs"]] == names
 
 
+def test_the_runs_of_an_unknown_name_are_not_found(still: WebDaemon) -> None:
+    reply = still.get("/api/v1/runs?name=opps", READER)
+    assert (reply.status, reply.data["error"]["message"]) == (404, "there is no agent or cron job 'opps'")
+    assert still.get("/api/v1/runs?name=ops&kind=cron", READER).status == 404
+    assert still.get("/api/v1/runs?name=ops&result=lost", READER).data["runs"] == []
+
+
 def test_an_unknown_key_of_a_query_is_rejected(still: WebDaemon) -> None:
     reply = still.get("/api/v1/runs?nme=ops", READER)
     assert (reply.status, reply.code) == (400, "bad_request")
