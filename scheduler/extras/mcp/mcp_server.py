@@ -304,7 +304,9 @@ def build_server(api_of: Callable[[ServerRequestContext], Api]) -> Server:
             if tool is None:
                 raise ToolFailed(f"there is no tool {params.name!r}; the tools are {', '.join(TOOLS_BY_NAME)}")
             arguments = params.arguments or {}
-            error = next(iter(jsonschema.Draft202012Validator(tool.input_schema).iter_errors(arguments)), None)
+            errors = jsonschema.Draft202012Validator(tool.input_schema).iter_errors(arguments)
+            own = (each for each in errors if not each.path or each.path[0] not in tool.arguments)  # the API says more of others
+            error = next(own, None)
             if error is not None:
                 place = ".".join(map(str, error.path))
                 raise ToolFailed(f"{f'{place}: ' if place else ''}{error.message[:300]}")

@@ -212,6 +212,8 @@ def test_errors_say_what_to_do_instead(daemon: WebDaemon) -> None:
         ("get", {"agent": "ops", "more": 1}, "Additional properties are not allowed"),
         ("logs", {"agent": "ops", "limit": 10**9}, "limit: 1000000000 is greater than the maximum of 50"),
         ("get", {"agent": "../../config"}, "is only for the agents ops"),
+        ("toggle", {"agent": "ops", "on": False, "for": "soon"}, "for: 'soon' is not a duration; write 90s, 30m or 1h30m"),
+        ("remind", {"agent": "ops", "text": "x", "at": 9}, "at: write a time with its zone, as in 2027-03-28T01:00:00Z"),
         (
             "toggle",
             {"agent": "ops", "on": True, "for": "2h"},
