@@ -34,12 +34,14 @@ def serve_tools(token_file: Path | None, path: Path) -> None:
 
 
 def _read_token(file: Path | None) -> str | None:
-    if file is None:
-        return os.environ.get(TOKEN_VARIABLE) or None
+    """The token to use; None without one. Raises InputError for an empty one, which must not permit everything."""
     try:
-        return file.read_text("utf-8").strip()
+        given = os.environ.get(TOKEN_VARIABLE) if file is None else file.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"cannot read {file}: {getattr(error, 'strerror', None) or error}") from None
+    if given is not None and not given.strip():
+        raise InputError(f"{file or TOKEN_VARIABLE} is empty")
+    return given and given.strip()
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from test_story_same_everywhere import CASES, played_daemon
 from web_daemon import WebDaemon
 from world import Delayed
 
+from scheduler.cli.main import main
 from scheduler.extras.mcp.mcp_server import TOOLS, Tool, tool_of
 from scheduler.web.perform import ENDPOINTS
 
@@ -302,6 +303,19 @@ def test_the_command_offers_the_tools_on_stdin_and_stdout(tmp_path: Path) -> Non
             assert asyncio.run(_tools_of_program(program)) == names
     finally:
         daemon.kill()
+
+
+@pytest.mark.parametrize("given", ["", " \n"])
+def test_an_empty_token_does_not_permit_everything(
+    tmp_path: Path, given: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "config.yaml").write_text(CONFIG)
+    (file := tmp_path / "token").write_text(given)
+    command = ["mcp", "-c", str(tmp_path / "config.yaml")]
+    assert main([*command, "--token-file", str(file)]) == 2
+    monkeypatch.setenv("HEARTBEATD_TOKEN", given)
+    assert main(command) == 2
+    assert capsys.readouterr().err.splitlines() == [f"heartbeatd: {file} is empty", "heartbeatd: HEARTBEATD_TOKEN is empty"]
 
 
 async def _tools_of_program(program: StdioServerParameters) -> list[str]:
