@@ -276,6 +276,8 @@ def test_an_override_inside_a_runner_of_which_only_the_kind_is_written_keeps_the
         ("limits__concurrency", "many", "limits.concurrency: 'many' is not a whole number; write a number such as 8"),
         ("limits__speed", "5", "limits.speed: unknown key"),
         ("timezone__x", "5", "timezone: is not a map, so nothing inside it can be set"),
+        ("agents__opps__heartbeat__interval", "5m", "agents.opps: 'opps' is not a declared agent; did you mean ops?"),
+        ("cron__backup__command", "true", "cron.backup: 'backup' is not a declared job; declare it under cron:"),
         ("state", "[", "a value or a closing bracket is missing here"),
         ("", "5", "this is not a path; write HEARTBEATD_SET__defaults__heartbeat__interval"),
     ],

@@ -15,7 +15,7 @@ from scheduler.config.file import marked_yaml
 from scheduler.config.file.config_text import parse_content, read_content
 from scheduler.config.file.diagnostics import NO_POSITION, Diagnostics, ExternalPosition, Position
 from scheduler.config.file.marked_yaml import MarkedList, MarkedMap
-from scheduler.config.file.message_parts import describe_type
+from scheduler.config.file.message_parts import describe_type, undeclared_name
 from scheduler.config.keys import models
 
 # Alternatives: an entry that sets one of these keys does not inherit the others.
@@ -97,13 +97,18 @@ def override_steps(variable: str) -> list[str]:
 def apply_overrides(root: MarkedMap, environ: Mapping[str, str], diagnostics: Diagnostics) -> MarkedMap:
     """The config with the overrides on top: HEARTBEATD_SET__agents__ops__model=x sets agents.ops.model.
 
-    Values are parsed as YAML. Missing maps on the path are created. Where a map is shared by an alias, only this path changes.
+    Values are parsed as YAML. Missing maps on the path are created, except an agent or a job. Where a map is shared by an alias,
+    only this path changes.
     """
     for variable, text in find_overrides(environ).items():
         steps = override_steps(variable)
         place = ExternalPosition(variable)
         if not all(steps):
             diagnostics.add_error(place, "", f"this is not a path; write {OVERRIDE_PREFIX}defaults__heartbeat__interval")
+            continue
+        noun = {"agents": "agent", "cron": "job"}.get(steps[0])
+        if noun and len(steps) > 2 and steps[1] not in (known := map_at(root, steps[0])):  # rather misspelt than new
+            diagnostics.add_error(place, marked_yaml.dotted_path(steps[:2]), undeclared_name(steps[1], noun, known))
             continue
         try:
             value = marked_yaml.parse_yaml(text, diagnostics, place)
