@@ -484,7 +484,7 @@ class _EntryDay(ExplainedEntry):
         if done := row.done_at(is_open=False):
             return self._overview("normal", "done", f"done at {self.times.at(done)}", is_expected=True)
         is_ahead = row.due_at is not None and self.now <= row.due_at < self.records.period.end
-        when = "no planned run yet" if is_ahead else "no planned run on this day"
+        when = f"no planned run {'yet' if is_ahead else 'on this day' if self.records.period.day else 'in this time'}"
         says = f"{when}, {schedule_texts.schedule_text(row.schedule_text)}{self._next_text()}"
         if entry_schedule.active_hours(row.schedule_text).windows:
             says += f"; active hours {schedule_texts.hours_text(row.schedule_text)}"

@@ -205,6 +205,14 @@ def test_what_the_config_causes(plant: Plant, say: Say, heartbeat: str, words: l
     check(say(world), *(word.replace("HOURS", str(hours_of_day(world))) for word in words))
 
 
+def test_a_time_without_a_planned_run_is_not_called_a_day(plant: Plant, say: Say) -> None:
+    world = plant(fleet("{schedule: '0 19 * * *'}"))
+    run_until_now(world)
+    assert "agent/ops silent: no planned run in this time, by '0 19 * * *'" in " ".join(
+        " ".join(say(world, "--since", "1h")).split()
+    )
+
+
 CHANGED = {
     "an interval of zero": (fleet("{interval: 0s}"), "disabled in the config since 08:00: interval: 0 (every 1h before)"),
     "an agent that is disabled": (fleet("{enabled: false}"), "disabled in the config since 08:00: enabled: false"),
