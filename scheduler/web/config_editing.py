@@ -77,7 +77,10 @@ def patch_config(request: ApiRequest, verb: SetConfig) -> ConfigEdited | ConfigS
         kind, name = request.key
         _check_entry(request, kind, name)
         changes = {kind.section: {name: verb.changes}}
-    found = _edit(request, verb, changes)
+    try:
+        found = _edit(request, verb, changes)
+    except RecursionError:
+        raise bad_request("changes: these are nested too deeply") from None
     return found if isinstance(found, ConfigSuggestion) else _edited_data(found, request.caller, written=not verb.dry_run)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from web_daemon import Reply, WebDaemon
 
+from scheduler.config.file.text_editing import nest_value
 from scheduler.engine.config_reload import changed_lines
 
 CONFIG = """\
@@ -124,6 +125,12 @@ def test_an_edit_without_a_version_is_refused(daemon: WebDaemon) -> None:
     assert patch(daemon, OPS, {"heartbeat": {"interval": "1h"}}, hash=None).status == 428
     reply = patch(daemon, OPS, {"heartbeat": {"interval": "1h"}}, hash="new")
     assert (reply.status, "GET the config" in reply.data["error"]["message"]) == (400, True)
+
+
+def test_changes_that_are_nested_hundreds_of_levels_deep_are_rejected(daemon: WebDaemon) -> None:
+    for token in ("editor", "reader"):
+        reply = patch(daemon, OPS, nest_value(["heartbeat"] * 400, 1), token)
+        assert (reply.status, reply.data["error"]["message"]) == (400, "changes: these are nested too deeply")
 
 
 def test_a_version_in_if_match_is_enough(daemon: WebDaemon) -> None:
