@@ -98,7 +98,8 @@ def set_reminder(tick: Tick, reminder: Wake, at: datetime, *, is_timer: bool) ->
     passed or is too far ahead, and if too many reminders wait.
     """
     if not tick.now < at <= tick.now + LONGEST_REMINDER:
-        raise Refused("bad_request", f"at: write a time from now on, at most {format_duration(LONGEST_REMINDER)} ahead")
+        key, longest = "in" if is_timer else "at", format_duration(LONGEST_REMINDER)
+        raise Refused("bad_request", f"{key}: write a time from now on, at most {longest} ahead")
     wake_id = wakes.keep_reminder(tick.tx, reminder, at, is_timer=is_timer)
     if wake_id is None:
         wakes.reject_wake(tick.tx, reminder, RejectedBecause.TOO_MANY_REMINDERS)

@@ -120,9 +120,9 @@ def test_two_reminders_for_one_time_start_one_run_with_both_texts(make_world: Ma
 @pytest.mark.parametrize(
     ("when", "problem"),
     [
-        ({"at": "2026-03-02T08:00:00Z"}, "at most 90d ahead"),
-        ({"at": "2026-05-31T08:02:00Z"}, "at most 90d ahead"),
-        ({"in_": "91d"}, "at most 90d ahead"),
+        ({"at": "2026-03-02T08:00:00Z"}, "at: write a time from now on, at most 90d ahead"),
+        ({"at": "2026-05-31T08:02:00Z"}, "at: write a time from now on, at most 90d ahead"),
+        ({"in_": "91d"}, "in: write a time from now on, at most 90d ahead"),
         ({"in_": "1h", "at": "2026-03-03T08:00:00Z"}, "write either at or in"),
         ({"in_": "1h", "urgent": False}, "urgent: leave it out"),
     ],
