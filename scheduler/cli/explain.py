@@ -22,7 +22,7 @@ from heartbeatd.questions import Explain
 from scheduler.cli import daemon_files, options, output
 from scheduler.cli.daemon_files import Source, load_declared_plan
 from scheduler.cli.operation_options import Make
-from scheduler.insight import explanation as answers
+from scheduler.insight import explanation as explaining
 from scheduler.insight.periods import LONGEST_DAY, Period, parse_period
 from scheduler.insight.records import Records
 from scheduler.insight.schedule_texts import parts_text
@@ -47,7 +47,7 @@ def print_explanation(make: Make[Explain], name: str | None, source: Source) -> 
         period = _parse_period(times, zone, now, may_be_ahead=False) if name is None else None
         daemon, held = daemon_files.read_state(db, files, now), lanes.lanes_beside(files.database)
         records = Records(db, plan, period or Period.today(zone, now), now, daemon, held)
-        answer = answers.explain_all(records) if name is None else _explain_one(records, name, times)
+        answer = explaining.explain_all(records) if name is None else _explain_one(records, name, times)
     lines = _overview_lines(answer) if isinstance(answer, Overview) else _entry_lines(answer)
     output.print_answer(answer.as_data(), source.form, lines)
 
@@ -64,9 +64,9 @@ def _explain_one(records: Records, name: str, times: Mapping[str, str]) -> Expla
     """What the options ask for of one entry."""
     plan = records.plan
     key = options.resolve_entry(name, {*entries.states_and_schedules(records.db), *(plan.entries if plan else ())})
-    explained = answers.find_entry(records, key)
+    explained = explaining.find_entry(records, key)
     assert explained is not None  # it was just found
-    return answers.explain(explained, _parse_period(times, explained.zone, records.now))
+    return explaining.explain(explained, _parse_period(times, explained.zone, records.now))
 
 
 MAX_ALIKE = 5  # entries with the same result for the same reason that are listed one by one

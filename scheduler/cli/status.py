@@ -50,7 +50,7 @@ MAX_REMINDER = 60  # characters of the text of a reminder
 MAX_DOWNTIMES = 3  # in the text; JSON has all of them
 
 
-class Fact(NamedTuple):
+class StatusLine(NamedTuple):
     """One line, and the level by which its label, before the first colon, is coloured."""
 
     text: str
@@ -83,48 +83,52 @@ def _status_lines(source: Source) -> Iterator[str]:
         as_json = _status_data(data, up, standby, leader.host if leader else None) | {"refused_starts": _refused_starts(files)}
         yield json.dumps(as_json, indent=2)
         return
-    for fact in (
+    for line in (
         _daemon_line(data.daemon, up, files, standby, now, elsewhere=runs_elsewhere),
-        *([Fact(f"now: {data.verdict.says}", level_of(data.verdict.level))] if data.entries else []),
-        *([Fact(f"leader: {leader.describe(output.format_time)}")] if leader else []),
-        *(Fact(f"problem: {says}", Level.BAD) for what, says in problems if what in (STARTS if standby else STARTS_AND_FREEZES)),
+        *([StatusLine(f"now: {data.verdict.says}", level_of(data.verdict.level))] if data.entries else []),
+        *([StatusLine(f"leader: {leader.describe(output.format_time)}")] if leader else []),
+        *(
+            StatusLine(f"problem: {says}", Level.BAD)
+            for what, says in problems
+            if what in (STARTS if standby else STARTS_AND_FREEZES)
+        ),
         *_open_problem_lines(data.problems, now),
         *_daemon_detail_lines(data, up, now, files),
-        *(_fact_lines(data) if files.may_exist else ()),
+        *(_queue_lines(data) if files.may_exist else ()),
     ):
-        yield from _wrap_fact(fact)
+        yield from _wrap_line(line)
     for text in _entry_lines(data, now) if files.may_exist else ():
         yield from text.split("\n")
 
 
-def _wrap_fact(fact: Fact) -> list[str]:
-    lines = output.wrap_text(fact.text, 2 + len(fact.text) - len(fact.text.lstrip()))
-    return output.paint_label(lines, fact.text.partition(":")[0], fact.level)
+def _wrap_line(line: StatusLine) -> list[str]:
+    lines = output.wrap_text(line.text, 2 + len(line.text) - len(line.text.lstrip()))
+    return output.paint_label(lines, line.text.partition(":")[0], line.level)
 
 
-def _open_problem_lines(found: list[Problem], now: datetime) -> Iterator[Fact]:
+def _open_problem_lines(found: list[Problem], now: datetime) -> Iterator[StatusLine]:
     """The open problems, the most severe first: what is wrong, since when, and what was sent about it."""
     for each in found[:MAX_PROBLEMS]:
         first, *more = (each.text or "").strip().splitlines() or [""]
         course = each.course(lambda at: output.format_short_time(at, now))
         what = f"{each.severity}: {each.subject} {each.key}: {first} ({course})   {each.number}"
-        yield Fact(what, level_of(each.severity))
-        yield from (Fact(f"  {line}") for line in more if each.kind is None)
+        yield StatusLine(what, level_of(each.severity))
+        yield from (StatusLine(f"  {line}") for line in more if each.kind is None)
     if left_out := found[MAX_PROBLEMS:]:
-        yield Fact(f"  and {format_count(len(left_out), 'more problem')}: `heartbeatd problems`")
+        yield StatusLine(f"  and {format_count(len(left_out), 'more problem')}: `heartbeatd problems`")
 
 
-def _reload_lines(reload: ReloadStatus) -> Iterator[Fact]:
+def _reload_lines(reload: ReloadStatus) -> Iterator[StatusLine]:
     """The last reload, and whether the file is watched. The errors of a rejected one are a problem of the daemon."""
     if reload.mode == "manual":
-        yield Fact("reload: manual; a changed file is applied by `heartbeatd reload`")
+        yield StatusLine("reload: manual; a changed file is applied by `heartbeatd reload`")
     last = reload.last
     if last:
         lines = last.lines or ([] if last.problems else ["nothing changed"])
-        yield Fact(f"{last.says}, {output.format_time(last.at)}")
-        yield from (Fact(f"  {line}") for line in lines[:MAX_CHANGES])
+        yield StatusLine(f"{last.says}, {output.format_time(last.at)}")
+        yield from (StatusLine(f"  {line}") for line in lines[:MAX_CHANGES])
         if len(lines) > MAX_CHANGES:
-            yield Fact(f"  further changes: {len(lines) - MAX_CHANGES}")
+            yield StatusLine(f"  further changes: {len(lines) - MAX_CHANGES}")
 
 
 def _status_data(data: Status, up: LockOwner | None, standby: str | None, leader: str | None) -> dict[str, object]:
@@ -136,40 +140,42 @@ def _status_data(data: Status, up: LockOwner | None, standby: str | None, leader
 
 def _daemon_line(
     boot: DaemonBoot | None, up: LockOwner | None, files: DaemonFiles, standby: str | None, now: datetime, *, elsewhere: bool
-) -> Fact:
+) -> StatusLine:
     """Whether the daemon is up, here or `elsewhere`, and since when."""
     if up is not None:
         if boot and not standby and boot.pid == up.pid and boot.ended_at is None:  # otherwise the boot is another one
             up = replace(up, started_at=boot.started_at)  # this time agrees with the end of the printed downtime
-        return Fact(f"daemon: {output.describe_process(up, standby, now)}", Level.GOOD)
+        return StatusLine(f"daemon: {output.describe_process(up, standby, now)}", Level.GOOD)
     if boot is None:
-        return Fact(f"daemon: has never run on {files.shown}; `heartbeatd run` starts it", None)
+        return StatusLine(f"daemon: has never run on {files.shown}; `heartbeatd run` starts it", None)
     if elsewhere:
         last = abbreviate_duration(output.elapsed_time(boot.last_tick_at or boot.started_at, now))
-        return Fact(f"daemon: running on another machine, last tick {last} ago", Level.GOOD)
+        return StatusLine(f"daemon: running on another machine, last tick {last} ago", Level.GOOD)
     ended = boot.ended_at or boot.last_tick_at or boot.started_at
     is_clean = boot.ended_at is not None
-    return Fact(f"daemon: down {output.format_since(ended, now)}, {ending_text(is_clean)}", Level.LOST if is_clean else Level.BAD)
+    return StatusLine(
+        f"daemon: down {output.format_since(ended, now)}, {ending_text(is_clean)}", Level.LOST if is_clean else Level.BAD
+    )
 
 
-def _daemon_detail_lines(data: Status, up: LockOwner | None, now: datetime, files: DaemonFiles) -> Iterator[Fact]:
+def _daemon_detail_lines(data: Status, up: LockOwner | None, now: datetime, files: DaemonFiles) -> Iterator[StatusLine]:
     """The disk, the last reload, overrides, failing pings, open circuit breakers, and the latest times without a daemon."""
     is_local = up is not None and files.server is None
     if is_local and (shortage := disk_reserve.shortage_message(disk_reserve.reserve_path(files.database))):
-        yield Fact(f"disk: {shortage}", Level.BAD)
+        yield StatusLine(f"disk: {shortage}", Level.BAD)
     yield from _reload_lines(data.reload)
     for each in data.overrides[:MAX_OVERRIDES]:
-        yield Fact(f"override: {each.says}")
+        yield StatusLine(f"override: {each.says}")
     if more := data.overrides[MAX_OVERRIDES:]:
-        yield Fact(f"  and {format_count(len(more), 'more override')}")
+        yield StatusLine(f"  and {format_count(len(more), 'more override')}")
     if data.deadman_problem:
-        yield Fact(f"deadman: pings do not arrive: {data.deadman_problem}", Level.BAD)
+        yield StatusLine(f"deadman: pings do not arrive: {data.deadman_problem}", Level.BAD)
     for breaker in data.breakers:
-        yield Fact(f"circuit breaker open: {breaker_text(breaker, output.format_time)}", Level.BAD)
+        yield StatusLine(f"circuit breaker open: {breaker_text(breaker, output.format_time)}", Level.BAD)
     for down in data.downs[:MAX_DOWNTIMES]:
-        yield Fact(f"  was down {output.format_period(down.since, down.until or now)}, {ending_text(down.clean)}")
+        yield StatusLine(f"  was down {output.format_period(down.since, down.until or now)}, {ending_text(down.clean)}")
     for frozen in data.frozen[:MAX_DOWNTIMES]:
-        yield Fact(f"  {FROZEN_TEXTS[frozen.cause]} {output.format_period(frozen.since, frozen.until)}")
+        yield StatusLine(f"  {FROZEN_TEXTS[frozen.cause]} {output.format_period(frozen.since, frozen.until)}")
 
 
 FROZEN_TEXTS = {
@@ -187,41 +193,41 @@ def _refused_starts(files: DaemonFiles) -> list[dict[str, object]]:
     ]
 
 
-def _fact_lines(data: Status) -> Iterator[Fact]:
+def _queue_lines(data: Status) -> Iterator[StatusLine]:
     """The queue, messages, budgets, pauses, mutes, wakes and busy agents."""
     if queue := data.queue:
-        yield Fact(f"queue: {queue.due} due, {queue.running} running, {queue.retrying} waiting for another try")
+        yield StatusLine(f"queue: {queue.due} due, {queue.running} running, {queue.retrying} waiting for another try")
     for box in data.outbox:
         since = f" since {output.format_time(box.oldest_at)}" if box.oldest_at else ""
         line = f"outbox: {box.channel}: {box.pending} pending{since}, {box.dead} dead"
-        yield Fact(line, Level.BAD if box.dead else Level.LOST)
+        yield StatusLine(line, Level.BAD if box.dead else Level.LOST)
     for later in data.held:
         until = f"the next until {output.format_time(later.next_at)}"
-        yield Fact(f"waiting: {later.channel}: {format_count(later.count, 'message')}, {until}")
+        yield StatusLine(f"waiting: {later.channel}: {format_count(later.count, 'message')}, {until}")
     if data.spend:
         yield from _spend_lines(data.spend)
     yield from _budget_lines(data.budgets)
     for entry in data.entries:
         if undelivered := entry.undelivered:
             says = f"{output.entry_label(entry)} {undelivered.says}, since {output.format_time(undelivered.since)}"
-            yield Fact(f"undelivered: {says}", Level.BAD)
+            yield StatusLine(f"undelivered: {says}", Level.BAD)
     for entry in data.entries:
         if entry.state == "paused":
-            yield Fact(f"paused: {output.entry_label(entry)} {entry.says.removeprefix('paused ')}")
+            yield StatusLine(f"paused: {output.entry_label(entry)} {entry.says.removeprefix('paused ')}")
     for entry in data.entries:
         if muted := entry.muted:
             held = f"messages of {format_count(muted.held, 'run')} suppressed" if muted.held else "nothing suppressed yet"
-            yield Fact(f"muted: {output.entry_label(entry)} {muted.says.removeprefix('muted ')}, {held}", Level.LOST)
+            yield StatusLine(f"muted: {output.entry_label(entry)} {muted.says.removeprefix('muted ')}, {held}", Level.LOST)
     for entry in data.entries:
         for hold in entry.busy:
-            yield Fact(f"busy: {hold.id} holds {output.entry_label(entry)} until {output.format_time(hold.until)}")
-    yield from (Fact(f"wakes: {output.entry_label(each)}: {each.says}") for each in data.wakes)
+            yield StatusLine(f"busy: {hold.id} holds {output.entry_label(entry)} until {output.format_time(hold.until)}")
+    yield from (StatusLine(f"wakes: {output.entry_label(each)}: {each.says}") for each in data.wakes)
     for asked in data.questions:
         says = f"question: {asked.id} of {output.entry_label(asked)}, run {asked.run}, until {output.format_time(asked.until)}"
-        yield Fact(f"{says}: {squeeze(asked.text, MAX_REMINDER)} ({', '.join(asked.options)})", Level.LOST)
+        yield StatusLine(f"{says}: {squeeze(asked.text, MAX_REMINDER)} ({', '.join(asked.options)})", Level.LOST)
     for reminder in data.reminders:
         says = f"{output.entry_label(reminder)} at {output.format_time(reminder.at)} (wake {reminder.wake}, by {reminder.by})"
-        yield Fact(f"reminder: {says}: {squeeze(reminder.text, MAX_REMINDER)}")
+        yield StatusLine(f"reminder: {says}: {squeeze(reminder.text, MAX_REMINDER)}")
 
 
 def _entry_lines(data: Status, now: datetime) -> Iterator[str]:
@@ -231,23 +237,23 @@ def _entry_lines(data: Status, now: datetime) -> Iterator[str]:
     yield f"times in {output.zone_name()}"
 
 
-def _spend_lines(spent: SpendToday) -> Iterator[Fact]:
+def _spend_lines(spent: SpendToday) -> Iterator[StatusLine]:
     """The cost of all runs of today; nothing as long as nothing is known about it."""
     runs = f"today for {format_count(spent.runs, 'run')} since {output.format_time(spent.since)[:16]}"
     if cost := output.describe_cost(spent.cost_usd, runs, spent.runs_without_price, spent.untold_usd):
-        yield Fact(f"spent: {cost}")
+        yield StatusLine(f"spent: {cost}")
 
 
-def _budget_lines(budgets: list[BudgetStatus]) -> Iterator[Fact]:
+def _budget_lines(budgets: list[BudgetStatus]) -> Iterator[StatusLine]:
     """Each budget that was used today, and the number of the others; for that of all entries also what it counts."""
     used = [each for each in budgets if each.name is None or any(limit.used for limit in each.limits.values())]
     for budget in used:
         name = Kind(budget.kind).label_of(budget.name) if budget.kind and budget.name else "all"
         limits = "; ".join(_period_usage(budget))
         counted = f"; counts {_format_counted(budget.counts)}{_format_shares(budget)}" if budget.name is None else ""
-        yield Fact(f"budget: {name}: {limits}{counted}")
+        yield StatusLine(f"budget: {name}: {limits}{counted}")
     if unused := len(budgets) - len(used):
-        yield Fact(f"budget: {format_count(unused, 'other')} counted nothing today")
+        yield StatusLine(f"budget: {format_count(unused, 'other')} counted nothing today")
 
 
 def _period_usage(budget: BudgetStatus) -> Iterator[str]:
