@@ -128,13 +128,12 @@ def _close(
     assert closed is not None
     told: list[Target] = []
     for message, state in outbox.messages_of_notice(tick.tx.db, question.run, f"{asked_questions.NOTICE}{question.id}"):
-        target = Target(message.channel, message.recipient)
         if state is DeliveryState.PENDING and not message.doubted:
             outbox.drop_message(tick.tx, message, "the question has ended")
-        elif target not in told:
-            told.append(target)
+        elif message.target not in told:
+            told.append(message.target)
             text = f"{shorten(question.text, MAX_QUOTED)}: {closed.course}"
             notice = f"{asked_questions.NOTICE}{question.id} has ended"
-            outbox.queue_notice(tick.tx, tick.plan.settings.channels, message.origin, notice, text, (target,))
+            outbox.queue_notice(tick.tx, tick.plan.settings.channels, message.origin, notice, text, (message.target,))
     tick.tx.report(QuestionMoved(question.id, question.run, Kind(question.kind), question.name, closed.state, by))
     return closed

@@ -138,8 +138,7 @@ def record_answer(tick: Tick, claim: Claim, call: Call) -> None:
     """
     called = circuit_of_call(call) if is_answered(call) else None
     for circuit in required_circuits((called,)) if called else ():
-        subject = Subject.of_circuit(circuit)
-        problem = problems.find_problem(tick.tx.db, subject) if problems.has_unsettled(tick.tx.db, subject) else None
+        problem = problems.find_unsettled(tick.tx.db, Subject.of_circuit(circuit))
         if problem is not None and problem.over_at is not None:
             send_news_of_circuit(tick, claim, problem)
         elif problem is not None and set(problems.consequences_of(tick.tx.db, problem.id)) <= {claim.entry.key}:
@@ -223,14 +222,13 @@ def _is_late(tick: Tick, message: OutboxMessage) -> bool:
     return (
         message.created_at <= since
         and not clock_changes.changed_recently(tick.tx)
-        and not outbox.was_delivered_since(tick.tx.db, Target(message.channel, message.recipient), since)
+        and not outbox.was_delivered_since(tick.tx.db, message.target, since)
     )
 
 
 def _record_delivery(tick: Tick, outbox_id: int) -> None:
     message = outbox.get_message(tick.tx.db, outbox_id)
-    subject = Subject.of_target(Target(message.channel, message.recipient))
-    problem = problems.find_problem(tick.tx.db, subject) if problems.has_unsettled(tick.tx.db, subject) else None
+    problem = problems.find_unsettled(tick.tx.db, Subject.of_target(message.target))
     if problem is None or problem.is_settled:
         return
     now = problems.save_problem(tick.tx, after_end(problem, tick.now))  # if it is over already, its end was lost
@@ -238,7 +236,7 @@ def _record_delivery(tick: Tick, outbox_id: int) -> None:
 
 
 def _record_refusal(tick: Tick, message: OutboxMessage, error: str, given_up: Set[int], *, is_lost: bool) -> None:
-    lost = Target(message.channel, message.recipient)
+    lost = message.target
     tick.refusing.add(lost)
     was = problems.find_problem(tick.tx.db, Subject.of_target(lost))
     found = Symptom(UNDELIVERED, Severity.CRITICAL, error or "it takes no messages", UNDELIVERED, UNDELIVERED)

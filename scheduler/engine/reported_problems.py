@@ -218,10 +218,10 @@ class _Tracker:
                 continue
             open_problem, evidence = each.for_prompt, each.evidence
             if evidence.lines and self.spec.precheck is not None:
-                has_lines = self.look.lines is not None and not self.look.source_has_news
-                if not has_lines or (not self.look.is_present(open_problem) and not self._has_all_lines()):
-                    continue
                 present = self.look.is_present(open_problem)
+                shows_states = self.look.lines is not None and not self.look.source_has_news
+                if not shows_states or not (present or self._has_all_lines()):
+                    continue
                 missed, most, ended_by = 0 if present else evidence.missed + 1, LOOKS_WITHOUT_LINES, EndedBy.GONE
                 evidence = replace(evidence, lines=self.look.tracked_lines(open_problem))
             elif each.key in self.mentioned or not self._is_silence(each):

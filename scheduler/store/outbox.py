@@ -87,6 +87,11 @@ class OutboxMessage(Message):
         """The run that it comes from."""
         return Origin(self.run_id, self.kind, self.name, self.trigger, self.planned_at)
 
+    @property
+    def target(self) -> Target:
+        """Where it goes."""
+        return Target(self.channel, self.recipient)
+
 
 def is_about_entry(message: OutboxMessage | HeldMessage) -> bool:
     """Whether a message is about its agent or job. One about a provider, a channel or the daemon has another title."""

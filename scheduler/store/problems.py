@@ -129,6 +129,11 @@ def find_problem(db: sqlite3.Connection, subject: Subject, key: str | None = Non
     return next((each for each in problems_of(db, subject) if key in (None, each.key)), None)
 
 
+def find_unsettled(db: sqlite3.Connection, subject: Subject) -> Problem | None:
+    """The problem of a provider or a channel; None if it has none, or all know that it is over. Usually that takes no query."""
+    return find_problem(db, subject) if has_unsettled(db, subject) else None
+
+
 def present_problem(found: Iterable[Problem]) -> Problem | None:
     """Of the problems of an agent or a job, the one that its latest runs have; None if it works."""
     own = (problem for problem in found if problem.over_at is None and not problem.is_reported)
