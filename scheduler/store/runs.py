@@ -455,11 +455,12 @@ def record_accounts(tx: Transaction, run_id: int, accounts: Set[str]) -> None:
 def starts_with_account(tx: Transaction, account: str, within: timedelta) -> list[tuple[int, datetime]]:
     """The runs that have called programs with this account and began `within` before now, each with its start.
 
-    Skips do not count, also those that a model has decided on, nor runs that begin after now: the clock was set back since.
+    Skips do not count, also those that a model has decided on, nor runs that begin after now: the clock was set back since. A run
+    in progress that waited for its lock before is `skipped` so far, and counts.
     """
     query = (
         "select id, started_at from run where accounts is not null and started_at > ? and started_at <= ?"
-        " and outcome is distinct from 'skipped' and suppression is distinct from 'decided_skip'"
+        " and (state = 'running' or outcome is distinct from 'skipped') and suppression is distinct from 'decided_skip'"
         " and ? in (select value from json_each(run.accounts))"
     )
     rows = tx.db.execute(query, (to_millis(tx.now - within), to_millis(tx.now), account))

@@ -16,9 +16,10 @@ from world import QUIET, AgentCall, Delayed, MakeWorld, World, utc
 
 from heartbeat.runners import ProcessResult
 from heartbeat.runners.command import limited_until
-from heartbeatd.verbs import Cancel
+from heartbeatd.verbs import Cancel, HoldLock, ReleaseLock
 from scheduler.engine.effects import VerbRequest
 from scheduler.insight import explanation
+from scheduler.model.outcome import Kind
 
 RIGA = ZoneInfo("Europe/Riga")  # UTC+2 in March
 SESSION = "You've hit your session limit · resets 7pm (Europe/Riga)"
@@ -293,6 +294,18 @@ def test_a_cancelled_run_counts_for_the_account(make_world: MakeWorld) -> None:
     world.request(VerbRequest(Cancel(), world.records("ops")[0]["id"]))
     world.run(minutes=128)
     assert [call.at for call in world.calls if call.name == "ops"] == [utc("2026-03-02 08:00"), utc("2026-03-02 10:00")]
+
+
+def test_a_run_that_has_waited_for_a_lock_counts_for_the_account_while_it_is_in_progress(make_world: MakeWorld) -> None:
+    spread = SPREAD.replace("3 per 2h", "2 per 2h")
+    yaml = CONFIG.replace("argv: [claude, -p]", spread).replace("argv: [/opt/bin/claude, -p]", spread)
+    world, ops = make_world(yaml.replace("retries: 2", "timeout: 30m")), (Kind.HEARTBEAT, "ops")
+    world.request(VerbRequest(HoldLock(id="desk", for_=timedelta(minutes=20)), ops))
+    world.run(minutes=10)
+    world.durations["ops"] = timedelta(minutes=25)
+    world.request(VerbRequest(ReleaseLock(id="desk"), ops))
+    world.run(minutes=24)
+    assert [f"{call.at:%H:%M} {call.name}" for call in world.calls if call.name != "own"] == ["08:00 web", "08:10 ops"]
 
 
 def test_a_fallback_answers_while_an_account_has_no_room(make_world: MakeWorld) -> None:
