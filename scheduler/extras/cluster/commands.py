@@ -8,18 +8,10 @@ from scheduler.cli import options
 from scheduler.cli.commands import command, log_options
 
 
-class QueueNames(click.ParamType[tuple[str, ...]]):
-    """The names of queues, separated by commas."""
+def _parse_queues(text: str) -> tuple[str, ...]:
+    from scheduler.config.keys.value_types import parse_name  # takes long to import, and the help does not need it
 
-    name = "names"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
-        from scheduler.config.keys.value_types import parse_name  # takes long to import, and the help does not need it
-
-        try:
-            return tuple(dict.fromkeys(parse_name(name.strip()) for name in str(value).split(",")))
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
+    return tuple(dict.fromkeys(parse_name(name.strip()) for name in text.split(",")))
 
 
 @click.group(invoke_without_command=True)
@@ -27,7 +19,7 @@ class QueueNames(click.ParamType[tuple[str, ...]]):
 @click.option(
     "--queue",
     "queues",
-    type=QueueNames(),
+    type=options.ParsedParam("names", tuple, _parse_queues),
     metavar="NAME,...",
     help="Take only runs of these queues. An agent or a job names its queue with `executor: {queue: NAME}`.  [default: default]",
 )
