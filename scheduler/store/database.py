@@ -84,6 +84,7 @@ class Store:
         self.reserve = reserve
         self._inodes = {file: _inode(file) for file in (path, *_log_files(path))}
         self._last: UnitOfWork | None = None  # the last transaction, if it was committed
+        self._others = 0  # the commits of other connections before the transaction
         self._version = (0, 0)  # of the content after it
 
     @classmethod
@@ -145,27 +146,33 @@ class Store:
     def transaction(self) -> Iterator[UnitOfWork]:
         """One `begin immediate` transaction. It is committed whole, or rolled back whole on any exception.
 
-        Raises DatabaseUnavailable if SQLite could not begin or commit within the busy timeout, or the file was replaced, and
-        DatabaseFull if its disk is full.
+        Raises DatabaseUnavailable if SQLite could not begin or commit within the busy timeout, the file was replaced, or the
+        server cannot be reached or refuses to write, and DatabaseFull if its disk is full.
         """
-        self._check_same_file()
-        last, self._last = self._last, None  # after a rollback nothing is known
         try:
-            self.connection.execute("begin immediate")
-            # It changes with each commit of another connection, such as that of a person who edits the file.
-            others = self.connection.execute("pragma data_version").fetchone()[0]
-            is_same = (others, self.connection.total_changes) == self._version
-            work = UnitOfWork(self.connection, last if is_same else None)
+            work = self._begin()
             yield work
             work.write_changes()
-            self.connection.execute("commit")
-            self._last, self._version = work, (others, self.connection.total_changes)
+            self._commit(work)
         except sqlite3.DatabaseError as error:
             self._roll_back()
             raise self._translate_error(error) from error
         except BaseException:
             self._roll_back()
             raise
+
+    def _begin(self) -> UnitOfWork:
+        self._check_same_file()
+        last, self._last = self._last, None  # after a rollback nothing is known
+        self.connection.execute("begin immediate")
+        # It changes with each commit of another connection, such as that of a person who edits the file.
+        self._others = self.connection.execute("pragma data_version").fetchone()[0]
+        is_same = (self._others, self.connection.total_changes) == self._version
+        return UnitOfWork(self.connection, last if is_same else None)
+
+    def _commit(self, work: UnitOfWork) -> None:
+        self.connection.execute("commit")
+        self._last, self._version = work, (self._others, self.connection.total_changes)
 
     def _fold_log_at(self, pages: int) -> None:
         self.connection.execute(f"pragma wal_autocheckpoint = {pages}").fetchall()

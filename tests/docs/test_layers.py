@@ -215,7 +215,7 @@ def test_sql_is_never_built_from_user_input() -> None:
         "scheduler/store/entries.py",
         "scheduler/store/migrations.py",
         "scheduler/store/database.py",
-        "scheduler/extras/cluster/postgresql_schema.py",
+        "scheduler/extras/cluster/postgresql.py",
         "scheduler/extras/cluster/transfer.py",
     }
 

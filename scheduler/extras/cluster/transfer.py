@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 import sqlite3
-from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
@@ -87,42 +86,37 @@ def copy_all_rows(source: Path | str, target: Store) -> dict[str, int]:
             for table in tables:
                 if db.execute(f"select 1 from {table} limit 1").fetchone():  # noqa: S608 (our own name)
                     raise StoreError(f"the target has rows already (in the table {table}); name an empty database")
-            counts = {table: _copy_table(origin, db, table) for table in tables}
-            used = {table: last for table, last in _last_ids(origin, tables) if last}
-            for table, last in used.items():
+                _copy_table(origin, db, table)
+            for table, last in _last_ids(origin, tables).items():
                 _reserve_ids(db, table, last)
-            for table, number in counts.items():
-                for side in (origin, db):
-                    found = side.execute(f"select count(*) from {table}").fetchone()[0]  # noqa: S608 (names of ours)
-                    if found != number:
-                        raise StoreError(f"the table {table} has {found} rows instead of {number}; nothing was copied")
+            counts = {}
+            for table in tables:
+                number, found = (side.execute(f"select count(*) from {table}").fetchone()[0] for side in (origin, db))  # noqa: S608
+                if found != number:
+                    raise StoreError(f"the table {table} has {found} rows instead of {number}; nothing was copied")
+                counts[table] = number
     return counts
 
 
-def _copy_table(origin: sqlite3.Connection, db: sqlite3.Connection, table: str) -> int:
+def _copy_table(origin: sqlite3.Connection, db: sqlite3.Connection, table: str) -> None:
     rows = origin.execute(f"select * from {table}")  # noqa: S608 (names of ours)
     names = [column[0] for column in rows.description]
     columns = ", ".join(f'"{name}"' for name in names)
     statement = f"insert into {table} ({columns}) values ({', '.join('?' * len(names))})"  # noqa: S608 (names of ours)
-    number = 0
     while batch := rows.fetchmany(BATCH):
         db.executemany(statement, [tuple(row) for row in batch])
-        number += len(batch)
-    return number
 
 
-def _last_ids(db: sqlite3.Connection, tables: list[str]) -> Iterator[tuple[str, int | None]]:
-    """The highest id that each table with generated ids has ever used."""
-    if is_file(db):
-        used = {row["name"]: row["seq"] for row in db.execute("select name, seq from sqlite_sequence")}
-        with_ids = [table for table in tables if "id integer primary key" in _definition(db, table)]
-    else:
-        rows = db.execute("select sequencename, last_value from pg_sequences where schemaname = current_schema()")
-        used = {row["sequencename"].removesuffix("_id_seq"): row["last_value"] for row in rows}
-        with_ids = [table for table in tables if table in used]
-    for table in with_ids:
-        present = db.execute(f"select max(id) from {table}").fetchone()[0]  # noqa: S608 (names of ours)
-        yield table, max(used.get(table) or 0, present or 0)
+def _last_ids(db: sqlite3.Connection, tables: list[str]) -> dict[str, int]:
+    """The highest id that each table with generated ids has ever used, if it has used one."""
+    query = "select name, seq from sqlite_sequence"
+    if not is_file(db):
+        query = "select left(sequencename, -7), last_value from pg_sequences where schemaname = current_schema()"  # NAME_id_seq
+    used = {name: seq or 0 for name, seq in db.execute(query)}
+    # In a file, only some of them have a row there.
+    with_ids = {table for table in tables if "id integer primary key" in _definition(db, table)} if is_file(db) else {*used}
+    present = {table: db.execute(f"select max(id) from {table}").fetchone()[0] or 0 for table in with_ids}  # noqa: S608 (our names)
+    return {table: last for table, highest in present.items() if (last := max(used.get(table, 0), highest))}
 
 
 def _definition(db: sqlite3.Connection, table: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 import time
 from contextlib import closing
 from pathlib import Path
@@ -18,7 +17,7 @@ from world import MakeWorld, World, all_rows
 
 from scheduler.cli.main import main
 from scheduler.extras.cluster.transfer import copy_all_rows
-from scheduler.store.database import Store, StoreError, open_read_only
+from scheduler.store.database import Store, open_read_only
 from scheduler.store.locations import open_for_writing, open_read_only_any_version
 from scheduler.store.migrations import migrations
 from scheduler.system.state_lock import StateLock
@@ -123,21 +122,6 @@ def test_a_server_of_an_earlier_version_is_not_changed_and_not_copied(
     assert "was written by an older heartbeatd" in capsys.readouterr().err
     assert postgres.query(address, applied) == before
     assert not back.exists()
-
-
-def test_an_interrupted_copy_leaves_nothing(world: World, postgres: PostgresServer) -> None:
-    address = postgres.database()
-    with closing(open_for_writing(address)) as store:
-        postgres.query(address, "alter table heartbeatd.wake add constraint stop check (id < 0)")
-        with pytest.raises(sqlite3.Error):
-            copy_all_rows(world.state, store)
-        assert not any(rows_of(address).values())
-        postgres.query(address, "alter table heartbeatd.wake drop constraint stop")
-        copy_all_rows(world.state, store)
-        with pytest.raises(StoreError, match="rows already"):
-            copy_all_rows(world.state, store)
-    with closing(open_read_only(world.state)) as db:
-        assert db.execute("select count(*) from run").fetchone()[0] == len(rows_of(address)["run"])
 
 
 def end_within_a_copy(source: str, target: str, locked: str, mode: LiteralString) -> None:

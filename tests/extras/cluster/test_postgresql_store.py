@@ -19,8 +19,14 @@ from patience import PATIENCE
 from servers.postgres import ONE_BOOT, PostgresServer
 
 import scheduler.store
-from scheduler.extras.cluster import postgresql_schema
-from scheduler.extras.cluster.postgresql import READER_SETTINGS, WRITER_SETTINGS, ServerConnection, ServerError, _translate
+from scheduler.extras.cluster.postgresql import (
+    READER_SETTINGS,
+    WRITER_SETTINGS,
+    ServerConnection,
+    ServerError,
+    _translate,
+    apply_schema,
+)
 from scheduler.model.state_address import address_problem, clear_text_host, describe_server, schema_of, server_of_path
 from scheduler.store import boots
 from scheduler.store.database import DatabaseUnavailable, Store, StoreError, open_empty_database
@@ -107,7 +113,7 @@ def test_a_server_of_an_earlier_version_gets_the_missing_migrations(postgres: Po
 
     with closing(ServerConnection(postgres.database(), WRITER_SETTINGS)) as server:
         db: Any = server
-        postgresql_schema.apply_schema(db, "heartbeatd", "here", steps)
+        apply_schema(db, steps)
         db.execute("insert into entry (name, seen) values ('ops', 5)")
 
         @steps
@@ -119,15 +125,15 @@ def test_a_server_of_an_earlier_version_gets_the_missing_migrations(postgres: Po
             db.conn.execute("drop index entry_name")
             db.conn.execute("create unique index entry_name on entry (name, failures) where seen > 1")
 
-        postgresql_schema.apply_schema(db, "heartbeatd", "here", steps)
-        postgresql_schema.apply_schema(db, "heartbeatd", "here", steps)
+        apply_schema(db, steps)
+        apply_schema(db, steps)
         assert tuple(db.execute("select * from entry").fetchone()) == (1, "ops", 5, 3)
         assert tuple(db.execute("select * from note").fetchone()) == ("ops", 5, "text text")
         assert ("entry", True, ("name", "failures"), True) in indexes_of_server(db)
         with pytest.raises(StoreError, match=r"newer heartbeatd \(schema m002_later, this version supports m001_first\)"):
             older = Migrations("heartbeatd")
             older(m001_first)
-            postgresql_schema.apply_schema(db, "heartbeatd", "here", older)
+            apply_schema(db, older)
 
 
 def test_a_migration_may_take_longer_than_other_statements(postgres: PostgresServer) -> None:
@@ -147,8 +153,8 @@ def test_a_migration_may_take_longer_than_other_statements(postgres: PostgresSer
     limits = {"statement_timeout": 100, "idle_in_transaction_session_timeout": 100}
     with closing(ServerConnection(postgres.database(), WRITER_SETTINGS | limits)) as server:
         db: Any = server
-        postgresql_schema.apply_schema(db, "heartbeatd", "here", first)
-        postgresql_schema.apply_schema(db, "heartbeatd", "here", steps)
+        apply_schema(db, first)
+        apply_schema(db, steps)
         assert db.execute("select max(id) from entry").fetchone()[0] == 1_000_000
         assert db.execute("show statement_timeout").fetchone()[0] == "100ms"
 
@@ -159,8 +165,8 @@ def test_every_migration_from_now_on_also_works_on_a_server(postgres: PostgresSe
     first(next(iter(migrations.all.values())))
     with closing(ServerConnection(postgres.database(), WRITER_SETTINGS)) as server, closing(open_empty_database()) as file:
         db: Any = server
-        postgresql_schema.apply_schema(db, "heartbeatd", "here", first)
-        postgresql_schema.apply_schema(db, "heartbeatd", "here", migrations)
+        apply_schema(db, first)
+        apply_schema(db, migrations)
         assert columns_of_server(db) == columns_of_file(file)
         assert indexes_of_server(db) == indexes_of_file(file)
 
