@@ -22,17 +22,16 @@ from contextlib import suppress
 import psycopg
 from procrastinate import App, PsycopgConnector
 from procrastinate.schema import SchemaManager
-from remote_bench import TextCodec, links_of_texts
+from remote_bench import TextEntries, TextExecutor, carry_texts, links_of_texts, queue_in
 from servers.postgres import PostgresServer
 
 from bench import takeover
-from heartbeatd.secret import Secret
-from scheduler.extras.cluster.executors import RemoteExecutor
 from scheduler.extras.cluster.job_queue import JobQueue
+from scheduler.extras.cluster.payloads import ClaimCodec
 from scheduler.extras.cluster.remote_worker import RemoteWorker
 from scheduler.system.boot_clock import BootClock
 from scheduler.system.process import Children
-from scheduler.work.executor import Executor, LocalExecutor, WorkerLoop
+from scheduler.work.executor import LocalExecutor, WorkerLoop
 
 PATIENCE = 300.0  # seconds
 SINGLE_RUNS = 100  # that are submitted one after the other
@@ -46,8 +45,8 @@ async def carry(task: str, children: Children) -> str:  # noqa: ARG001
 def work(dsn: str, queue: str, cpu: Connection) -> None:
     """One worker, as a process. At its end it sends the CPU time that it has used, without its start."""
     worker = RemoteWorker(
-        JobQueue(Secret(dsn), queue), TextCodec(queue), carry, str, WorkerLoop(BootClock()), name="bench",
-        concurrency=PLACES, lease=60.0, clock=time.monotonic,
+        JobQueue(queue_in(dsn, queue)), ClaimCodec(TextEntries, Path(), "bench"), carry_texts(carry), WorkerLoop(BootClock()),
+        name="bench", concurrency=PLACES, clock=time.monotonic,
     )  # fmt: skip
     asyncio.run(_work_until_told(worker, cpu))
 
@@ -104,7 +103,9 @@ def measure_plainly(dsn: str, runs: int) -> float:
     return runs / asyncio.run(defer(runs))
 
 
-def measure(executor: Executor[str, str], finished: threading.Semaphore, runs: int) -> tuple[float, list[float]]:
+def measure(
+    executor: TextExecutor | LocalExecutor[str, str], finished: threading.Semaphore, runs: int
+) -> tuple[float, list[float]]:
     """Runs per second of `runs` that are submitted at once, and the latencies of single runs in milliseconds."""
     _wait_for(executor, finished, [0])  # connections are open, and all is imported
     latencies = []
@@ -117,7 +118,9 @@ def measure(executor: Executor[str, str], finished: threading.Semaphore, runs: i
     return runs / (time.monotonic() - begun), latencies
 
 
-def _wait_for(executor: Executor[str, str], finished: threading.Semaphore, numbers: list[int]) -> dict[int, str]:
+def _wait_for(
+    executor: TextExecutor | LocalExecutor[str, str], finished: threading.Semaphore, numbers: list[int]
+) -> dict[int, str]:
     for number in numbers:
         executor.submit(number, f"run {number}")
     results: dict[int, str] = {}
@@ -166,12 +169,8 @@ if __name__ == "__main__":
             crew = [processes.Process(target=work, args=(dsn, queue, theirs), daemon=True) for _, theirs in pipes]
             for worker in crew:
                 worker.start()
-            executor = RemoteExecutor(
-                JobQueue(Secret(dsn), queue),
-                TextCodec(queue),
-                links_of_texts(queue, WorkerLoop(BootClock()), finished.release),
-                60.0,
-            )
+            links = links_of_texts(queue, WorkerLoop(BootClock()), finished.release)
+            executor = TextExecutor(JobQueue(queue_in(dsn, queue)), TextEntries(), links)
             begun = time.process_time()
             rate, latencies = measure(executor, finished, runs)
             executor.close()

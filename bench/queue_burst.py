@@ -6,6 +6,7 @@ import asyncio
 import sys
 import time
 from contextlib import closing
+from datetime import timedelta
 from pathlib import Path
 
 import psycopg
@@ -16,13 +17,14 @@ from servers.postgres import PostgresServer
 
 from heartbeatd.secret import Secret
 from scheduler.extras.cluster.job_queue import MAX_FETCHED, JobQueue, NewAttempt
+from scheduler.model.settings import RemoteQueue
 
 IDLE_FETCHES = 20  # PostgreSQL keeps the plan of a statement after some executions
 
 
 async def measure(dsn: str, burst: int, *, vacuum: bool) -> float:
     """The runs per second of one burst, over connections that have fetched before."""
-    queue = JobQueue(Secret(dsn), "burst")
+    queue = JobQueue(RemoteQueue(Secret(dsn), "burst", timedelta(minutes=1)))
     await queue.open()
     worker = await queue.register("w")
     with psycopg.connect(dsn, autocommit=True) as db:

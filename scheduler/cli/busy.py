@@ -147,7 +147,7 @@ def _keep_until_unlocked(lane: ClusterLane, is_locked: Callable[[], bool]) -> No
         time.sleep(RETRY_SECONDS)
         if time.monotonic() - kept_at >= lane.keep_every:
             with suppress(ClusterProblem):
-                lane.keep()
+                lane.take()
                 kept_at = time.monotonic()
     with suppress(ClusterProblem):
         lane.release()

@@ -148,16 +148,13 @@ def lanes_beside(state: Path) -> Lanes:
 class ClusterLane(Protocol):
     """The lock of an agent on all machines of a cluster. Its methods raise ClusterProblem."""
 
-    keep_every: float  # seconds between calls of `keep`
+    keep_every: float  # seconds between calls of `take` while a command holds the lock
 
     def is_own_run(self) -> bool:
         """Whether this command is part of a run that has the lock."""
 
     def take(self) -> str | None:
         """Take the lock, or prolong the time for which it is held. Returns what must end first; None: the lock is held."""
-
-    def keep(self) -> None:
-        """Prolong the time for which the lock is held."""
 
     def release(self) -> None: ...
 

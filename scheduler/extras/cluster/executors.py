@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import threading
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
-from heartbeatd.state_folder import config_folder
-from scheduler.extras.cluster.command_lanes import QueueLane
+from heartbeatd.state_folder import RUN_ID_VARIABLE, config_folder
 from scheduler.extras.cluster.job_queue import (
     MAY_HAVE_BEGUN,
     JobQueue,
@@ -25,11 +25,13 @@ from scheduler.extras.cluster.job_queue import (
     UnbegunEnds,
     ask_queue,
 )
-from scheduler.extras.cluster.payloads import ClaimCodec, attempt_key
+from scheduler.extras.cluster.payloads import ClaimCodec, attempt_key, lock_of_lane, missing_secret
 from scheduler.model.daemon_health import QueueState
 from scheduler.model.entry import Claim, Entry
+from scheduler.model.expected_error import InputError
 from scheduler.model.outcome import AttemptResult
-from scheduler.model.settings import Settings
+from scheduler.model.settings import RemoteQueue, Settings
+from scheduler.system.lanes import ClusterProblem
 from scheduler.system.log import log_event
 from scheduler.system.process import EndReason
 from scheduler.work.executor import Done, Interrupted, NeverBegun, NotTaken
@@ -45,43 +47,41 @@ RETRY_SECONDS = 0.5  # after PostgreSQL could not be reached
 MAX_BATCH = 500  # attempts that are submitted in one transaction
 CLOSE_SECONDS = 5.0
 CANCEL_AGAIN_SECONDS = 1.0
+KEEPS_PER_LEASE = 10  # by a command that has locked an agent
 NOT_TAKEN = "no worker took the run within its timeout; start `heartbeatd worker`, or raise limits.concurrency there"
 
 
 @dataclass(eq=False, slots=True)
 class _RemoteTask:
-    """A submitted task. `is_sending`: its submission has begun, so it may be in the queue.
+    """A submitted task, until its result is acknowledged. `is_sending`: its submission has begun, so it may be in the queue.
 
     `server`: as in `NewAttempt`, from before that. `is_sent`: PostgreSQL has confirmed the submission. `worker`: the name that
-    `report_workers` got.
+    `report_workers` got. `done`: its result. `is_received`: the queue has it too.
     """
 
-    number: int
     task: Claim
     key: str
     is_sending: bool = False
     is_sent: bool = False
     server: str | None = None
     worker: str | None = None
+    done: Done[Claim, AttemptResult] | None = None
+    is_received: bool = False
 
 
 class RemoteExecutor:
     """Implements `Executor` over a `JobQueue`. The queue is used in the thread of `loop` only.
 
-    While PostgreSQL cannot be reached, submitted tasks, cancellations and acknowledgements wait in memory. A worker that has not
-    renewed its lease for `lease` seconds has lost its tasks.
+    While PostgreSQL cannot be reached, submitted tasks, cancellations and acknowledgements wait in memory.
     """
 
-    def __init__(self, queue: JobQueue, codec: ClaimCodec, links: DaemonLinks, lease: float) -> None:
+    def __init__(self, queue: JobQueue, codec: ClaimCodec, links: DaemonLinks) -> None:
         self._queue = queue
         self._codec = codec
         self._links = links
-        self._lease = lease
         self._owners = {links.instance}  # in the queue: this process, and those whose attempts it has adopted
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._tasks: dict[int, _RemoteTask] = {}
-        self._results: dict[int, tuple[Done[Claim, AttemptResult], str | None]] = {}  # with the key, if the queue has it
-        self._new: list[_RemoteTask] = []
         self._cancellations: dict[str, EndReason] = {}
         self._to_delete: list[str] = []
         self._problems: dict[str, str | None] = {}  # of sending and of receiving
@@ -89,59 +89,54 @@ class RemoteExecutor:
         self._to_send, self._to_receive = asyncio.Event(), asyncio.Event()
         self._has_started = False
         self._side_tasks: list[asyncio.Task[None]] = []
-        self._looked_at = float("-inf")  # at the workers, by the clock of the loop
+        # By the clock of the loop: when it could read the queue again, ended the attempts of lost workers, looked at the workers.
+        self._connected_at = self._reaped_at = self._looked_at = float("-inf")
 
     # The protocol of an executor, for the thread of the engine.
 
     def submit(self, number: int, task: Claim) -> None:
-        remote = _RemoteTask(number, task, self._codec.key(number, task))
         with self._lock:
-            self._tasks[number] = remote
-            self._new.append(remote)
+            self._tasks[number] = _RemoteTask(task, attempt_key(task.run.owner, task.run.id, task.run.fence))
         self._wake()
 
     def results(self) -> list[tuple[int, Done[Claim, AttemptResult]]]:
         with self._lock:
-            return [(number, done) for number, (done, _) in self._results.items()]
+            return [(number, remote.done) for number, remote in self._tasks.items() if remote.done is not None]
 
     def ack(self, numbers: list[int]) -> None:
         with self._lock:
             for number in numbers:
-                _, key = self._results.pop(number, (None, None))
-                if key is not None:
-                    self._to_delete.append(key)
+                remote = self._tasks.pop(number, None)
+                if remote is not None and remote.is_received:
+                    self._to_delete.append(remote.key)
             is_useful = bool(self._to_delete)
         if is_useful:
             self._wake()
 
     def inflight(self) -> dict[int, Claim]:
         with self._lock:
-            return {number: remote.task for number, remote in self._tasks.items()}
+            return {number: remote.task for number, remote in self._tasks.items() if remote.done is None}
 
     def cancel(self, number: int, why: EndReason) -> None:
         with self._lock:
             remote = self._tasks.get(number)
-            if remote is None:
+            if remote is None or remote.done is not None:
                 return
             if remote.is_sending:
                 self._cancellations[remote.key] = why
             else:
-                self._new.remove(remote)
-                self._keep_result(remote, _never_fetched(remote.task, why, self.problem))
+                remote.done = _never_fetched(remote.task, why, self.problem)
+                self._links.notify()
         self._wake()
-        if not remote.is_sending:
-            self._links.notify()
 
     def give_up(self, number: int, done: Done[Claim, AttemptResult]) -> None:
         with self._lock:
-            remote = self._tasks.pop(number, None)
-            if remote is None:
+            remote = self._tasks.get(number)
+            if remote is None or remote.done is not None:
                 return
-            self._results[number] = (done, None)
+            remote.done = done
             if remote.is_sending:
-                self._cancellations[remote.key] = "cancelled"  # its late result has an unknown key, and is deleted
-            else:
-                self._new.remove(remote)
+                self._cancellations[remote.key] = "cancelled"  # its late result is deleted
         self._wake()
 
     # For the start and the end of the daemon.
@@ -151,9 +146,8 @@ class RemoteExecutor:
     ) -> bool:
         """See `scheduler.work.run_extras.RemoteExecutor`. `inflight` has the attempts that exist."""
         numbers = {attempt_key(instance, run_id, fence): run_id for instance, run_id, fence in running}
-        found: Future[dict[str, Claim]] = Future()
-        finding = partial(self._find_leftovers, list(numbers), past_instances, found)
-        self._links.loop.call_soon(self._start_side_task, run_again_after_errors(finding))
+        find = partial(self._find_leftovers, list(numbers), past_instances)
+        found = self._start(lambda: self._try_until_done("start", find))
         while not found.done():
             if is_over():
                 found.cancel()
@@ -163,7 +157,7 @@ class RemoteExecutor:
         with self._lock:
             for key, task in found.result().items():
                 number = numbers[key]
-                self._tasks[number] = _RemoteTask(number, task, key, is_sending=True, is_sent=True)
+                self._tasks[number] = _RemoteTask(task, key, is_sending=True, is_sent=True)
                 self._owners.add(key.rsplit("/", 2)[0])
         self._looked_at = float("-inf")  # to learn at once which workers execute them
         self._wake()
@@ -172,23 +166,32 @@ class RemoteExecutor:
     def is_flushed(self) -> bool:
         """Whether the queue has everything that was submitted, cancelled or acknowledged."""
         with self._lock:
-            return not (self._new or self._cancellations or self._to_delete)
+            return not (self._unsent() or self._cancellations or self._to_delete)
 
     def close(self) -> None:
         """Send what is left, if PostgreSQL can be reached, and close the connections. The loop still runs. Takes some seconds."""
-        closed: Future[None] = Future()
         with suppress(RuntimeError, TimeoutError):
-            self._links.loop.call_soon(self._start_side_task, self._close(closed))
-            closed.result(2 * CLOSE_SECONDS)
+            self._start(self._close).result(2 * CLOSE_SECONDS)
 
-    async def _close(self, closed: Future[None]) -> None:
+    def _start(self, work: Callable[[], Coroutine[object, None, T]]) -> Future[T]:
+        """Start a task in the loop. Returns its result, which another thread can wait for."""
+        done: Future[T] = Future()
+
+        async def work_and_report() -> None:
+            result = await work()
+            with suppress(InvalidStateError):  # cancelled in the meantime, by a stop
+                done.set_result(result)
+
+        self._links.loop.call_soon(lambda: self._start_side_task(run_again_after_errors(work_and_report)))
+        return done
+
+    async def _close(self) -> None:
         await cancel_until_ended(task for task in self._side_tasks if task is not asyncio.current_task())
         with suppress(QueueUnavailable, TimeoutError):
             async with asyncio.timeout(CLOSE_SECONDS):
                 await self._send()
         with suppress(QueueUnavailable):
             await self._queue.close()
-        closed.set_result(None)
 
     # In the thread of the loop.
 
@@ -199,6 +202,7 @@ class RemoteExecutor:
     def _wake_in_loop(self) -> None:
         if not self._has_started:
             self._has_started = True
+            self._connected_at = self._reaped_at = asyncio.get_running_loop().time()
             listen = partial(self._queue.listen_for_results, self._on_announcement)
             for work in (self._keep_sending, self._keep_receiving, listen):
                 self._start_side_task(run_again_after_errors(work))
@@ -212,57 +216,36 @@ class RemoteExecutor:
         """Send whenever there is something to send. It may wait for the server, and results are received in the meantime."""
         while True:
             await wait_for_event(self._to_send, None if self.is_flushed() else RETRY_SECONDS)
-            try:
-                await self._queue.open()
-                await self._send()
-            except QueueUnavailable as error:
-                self._report_problem("send", str(error))
-                await asyncio.sleep(RETRY_SECONDS)
-                self._to_send.set()
-            else:
-                if self._problems.get("send") is not None:  # report the state at once
-                    self._looked_at = float("-inf")
-                    self._to_receive.set()
-                self._report_problem("send", None)
+            await self._try_until_done("send", self._send)
 
     async def _keep_receiving(self) -> None:
         """Receive results whenever one has been announced, end the attempts of lost workers, and look at the workers."""
-        loop = asyncio.get_running_loop()
-        connected_at = reaped_at = loop.time()
         while True:
-            with self._lock:
-                waits = bool(self._tasks)
-            await wait_for_event(self._to_receive, POLL_SECONDS if waits else LOOK_SECONDS)
+            await wait_for_event(self._to_receive, POLL_SECONDS if self.inflight() else LOOK_SECONDS)
+            await self._try_until_done("receive", self._receive)
+
+    async def _try_until_done(self, part: str, work: Callable[[], Awaitable[T]]) -> T:
+        """Do a part of the work, again and again as long as PostgreSQL cannot be used."""
+        while True:
             try:
                 await self._queue.open()
-                await self._receive()
-                # After an interruption, workers get the time of a lease to reach PostgreSQL too.
-                if loop.time() - connected_at > self._lease and loop.time() - reaped_at > self._lease / 4:
-                    reaped_at = loop.time()
-                    await self._reap()
-                if loop.time() - self._looked_at >= LOOK_SECONDS:
-                    self._looked_at = loop.time()
-                    await self._look_at_workers()
+                done = await work()
             except QueueUnavailable as error:
-                self._report_problem("receive", str(error))
+                self._report_problem(part, str(error))
                 await asyncio.sleep(RETRY_SECONDS)
-                connected_at, self._looked_at = loop.time(), float("-inf")
-                self._to_receive.set()
             else:
-                self._report_problem("receive", None)
+                self._report_problem(part, None)
+                return done
 
     async def _look_at_workers(self) -> None:
-        state = await _read_state(self._queue, self._lease, self._links.entries().values())
+        state = await _read_state(self._queue, self._links.entries().values())
         if self._problems.get("send") is None:
             self._links.report_state(state)
+        if not self.inflight():
+            return
+        found = await self._queue.find_in_progress(self._owners, LONG_TASK_SECONDS)
         with self._lock:
-            is_idle = not self._tasks
-        if not is_idle:
-            self._note_workers(await self._queue.find_in_progress(self._owners, LONG_TASK_SECONDS))
-
-    def _note_workers(self, found: Mapping[str, str]) -> None:
-        with self._lock:
-            new = [remote for remote in self._tasks.values() if found.get(remote.key, remote.worker) != remote.worker]
+            new = [each for each in self._tasks.values() if each.done is None and found.get(each.key, each.worker) != each.worker]
         for remote in new:
             remote.worker = found[remote.key]
         if new:
@@ -274,22 +257,17 @@ class RemoteExecutor:
 
     async def _send(self) -> None:
         """Submit, cancel and forget what waits for it. What fails is sent again; none of it has an effect twice."""
-        while self._new and self._links.may_start_runs():
+        while self._unsent() and self._links.may_start_runs():
             server = await self._queue.find_server()
             with self._lock:
-                self._new = [remote for remote in self._new if self._is_wanted(remote)]
-                batch = self._new[:MAX_BATCH]
+                batch = self._unsent()[:MAX_BATCH]
                 for remote in batch:
                     if not remote.is_sending:
                         remote.is_sending, remote.server = True, server
-            if not batch:
-                break
             attempts = [new for remote in batch if (new := self._new_attempt(remote)) is not None]
             await self._queue.submit(attempts, self._links.may_start_runs)
-            with self._lock:
-                for remote in batch:
-                    remote.is_sent = True
-                del self._new[: len(batch)]
+            for remote in batch:
+                remote.is_sent = True
         await self._send_cancellations()
         with self._lock:
             keys = list(self._to_delete)
@@ -298,24 +276,26 @@ class RemoteExecutor:
             with self._lock:
                 del self._to_delete[: len(keys)]
 
-    def _is_wanted(self, remote: _RemoteTask) -> bool:
-        """False if a task was cancelled or has its result, after its submission has failed. The caller holds the lock."""
-        return self._tasks.get(remote.number) is remote and remote.key not in self._cancellations
+    def _unsent(self) -> list[_RemoteTask]:
+        """The tasks whose submission is not confirmed, without those that were cancelled after it has failed."""
+        with self._lock:
+            open_tasks = [each for each in self._tasks.values() if each.done is None]
+            return [each for each in open_tasks if not each.is_sent and each.key not in self._cancellations]
 
     def _new_attempt(self, remote: _RemoteTask) -> NewAttempt | None:
         """The attempt of a task; None if it cannot be written, which is then its result."""
         try:
-            return self._codec.new_attempt(remote.key, self._links.instance, remote.task, remote.server)
+            facts = replace(remote.task.facts, traceparent=self._links.traces.begin_queueing(remote.task))
+            return self._codec.new_attempt(remote.key, self._links.instance, replace(remote.task, facts=facts), remote.server)
         except (LookupError, TypeError, ValueError) as error:
-            with self._lock:
-                self._keep_result(remote, Done(remote.task, None, error))
+            remote.done = remote.done or Done(remote.task, None, error)
             self._links.notify()
             return None
 
     async def _send_cancellations(self) -> None:
         with self._lock:
             reasons = dict(self._cancellations)
-            sent = {remote.key for remote in self._tasks.values() if remote.is_sent}
+            sent = {each.key for each in self._tasks.values() if each.is_sent and each.done is None}
         for why in set(reasons.values()):
             keys = [key for key, each in reasons.items() if each == why]
             # If a confirmed task is absent, the database was emptied. A worker may be executing it, so it gets no result.
@@ -330,24 +310,38 @@ class RemoteExecutor:
             self._to_receive.set()
 
     async def _receive(self) -> None:
+        loop = asyncio.get_running_loop()
+        await self._receive_results()
+        if self._problems.get("receive") is not None:
+            self._connected_at = loop.time()
+        # After an interruption, workers get the time of a lease to reach PostgreSQL too.
+        if loop.time() - self._connected_at > self._queue.lease and loop.time() - self._reaped_at > self._queue.lease / 4:
+            self._reaped_at = loop.time()
+            await self._reap()
+        if loop.time() - self._looked_at >= LOOK_SECONDS:
+            self._looked_at = loop.time()
+            await self._look_at_workers()
+
+    async def _receive_results(self) -> None:
         with self._lock:
-            known = [*(key for _, key in self._results.values() if key is not None), *self._to_delete]
+            known = [*(each.key for each in self._tasks.values() if each.is_received), *self._to_delete]
         received = await self._queue.results(self._owners, known)
         with self._lock:
             tasks = {remote.key: remote for remote in self._tasks.values()}
             for end in received:
-                if (remote := tasks.get(end.key)) is None:
+                if (remote := tasks.get(end.key)) is None or remote.done is not None:
                     self._to_delete.append(end.key)
                 else:
-                    done = self._codec.read_done(remote.task, end.payload)
-                    self._keep_result(remote, replace(done, worker=end.worker), end.key)
+                    remote.done = replace(self._codec.read_done(remote.task, end.payload), worker=end.worker)
+                    remote.is_received = True
+                    self._links.traces.end_queueing(remote.done)
         if received:
             self._links.notify()
             self._to_send.set()  # to forget those of unknown keys
             self._to_receive.set()  # there may be more
 
     async def _reap(self) -> None:
-        for key in await self._queue.reap(self._owners, self._lease, lambda worker: self._lost(f"{worker} was lost")):
+        for key in await self._queue.reap(self._owners, lambda worker: self._lost(f"{worker} was lost")):
             log_event(logging.WARNING, "worker_lost", attempt=key)
         self._to_receive.set()
 
@@ -355,35 +349,18 @@ class RemoteExecutor:
         """The result of an attempt that may have begun."""
         return self._codec.write_done(Done(None, None, Interrupted(why, was_stopped=False)))
 
-    async def _find_leftovers(
-        self, keys: Sequence[str], past_instances: Collection[str], found: Future[dict[str, Claim]]
-    ) -> None:
+    async def _find_leftovers(self, keys: Sequence[str], past_instances: Collection[str]) -> dict[str, Claim]:
         self._wake_in_loop()
-        while not found.cancelled():
-            try:
-                await self._queue.open()
-                payloads = await self._queue.find(keys)
-                tasks = {
-                    key: task for key, payload in payloads.items() if (task := self._codec.read_leftover(payload)) is not None
-                }
-                await self._queue.forget_all(set(past_instances) - {self._links.instance}, list(tasks))
-            except QueueUnavailable as error:
-                self._report_problem("start", str(error))
-                await asyncio.sleep(RETRY_SECONDS)
-            else:
-                self._report_problem("start", None)
-                with suppress(InvalidStateError):  # cancelled meanwhile, by a stop
-                    found.set_result(tasks)
-                return
-
-    def _keep_result(self, remote: _RemoteTask, done: Done[Claim, AttemptResult], key: str | None = None) -> None:
-        """Move a task to the results, with its key if the queue has its result. The caller holds the lock."""
-        if self._tasks.get(remote.number) is remote:
-            del self._tasks[remote.number]
-            self._results[remote.number] = (done, key)
+        payloads = await self._queue.find(keys)
+        tasks = {key: task for key, payload in payloads.items() if (task := self._codec.read_leftover(payload)) is not None}
+        await self._queue.forget_all(set(past_instances) - {self._links.instance}, list(tasks))
+        return tasks
 
     def _report_problem(self, part: str, new: str | None) -> None:
         """Log once when PostgreSQL becomes unavailable for one of the parts, and when it is available again for all."""
+        if (new is None) != (self._problems.get(part) is None):  # report the state at once
+            self._looked_at = float("-inf")
+            self._to_receive.set()
         self._problems[part] = new
         problem = next((each for each in self._problems.values() if each is not None), None)
         log_availability(problem, self.problem)
@@ -392,15 +369,43 @@ class RemoteExecutor:
         self.problem = problem
 
 
+class QueueLane:
+    """A lock in the queue of the workers: see `ClusterLane`."""
+
+    def __init__(self, name: str, remote: RemoteQueue, holder: str) -> None:
+        if problem := missing_secret(remote):
+            raise InputError(f"cannot lock {name!r} on the other machines: {problem}")
+        self._lock = lock_of_lane(name)
+        self._remote = remote
+        self._holder = holder
+        self.keep_every = remote.lease.total_seconds() / KEEPS_PER_LEASE
+
+    def is_own_run(self) -> bool:
+        mark = os.environ.get(RUN_ID_VARIABLE)
+        return mark is not None and self._call(lambda queue: queue.is_in_progress(self._lock, mark))
+
+    def take(self) -> str | None:
+        return self._call(lambda queue: queue.take_lane(self._lock, self._holder))
+
+    def release(self) -> None:
+        self._call(lambda queue: queue.release_lanes(self._holder))
+
+    def _call(self, ask: Callable[[JobQueue], Awaitable[T]]) -> T:
+        try:
+            return ask_queue(self._remote, ask)
+        except QueueUnavailable as error:
+            raise ClusterProblem(str(error)) from error
+
+
 make_lane = QueueLane
 
 
 def make_executor(settings: Settings, links: DaemonLinks) -> RemoteExecutor:
     """The executor of a daemon."""
-    remote, traces = settings.remote, links.traces
+    remote = settings.remote
     assert remote is not None
-    codec = ClaimCodec(links.entries, config_folder(settings.path), settings.host, traces.begin_queueing, traces.end_queueing)
-    return RemoteExecutor(JobQueue(remote.dsn, remote.name), codec, links, remote.lease.total_seconds())
+    codec = ClaimCodec(links.entries, config_folder(settings.path), settings.host)
+    return RemoteExecutor(JobQueue(remote), codec, links)
 
 
 def ask_state(settings: Settings) -> QueueState:
@@ -408,15 +413,15 @@ def ask_state(settings: Settings) -> QueueState:
     remote, entries = settings.remote, make_plan(settings).entries.values()
     assert remote is not None
     try:
-        return ask_queue(remote, lambda queue: _read_state(queue, remote.lease.total_seconds(), entries), may_create=False)
+        return ask_queue(remote, lambda queue: _read_state(queue, entries), may_create=False)
     except QueueUnavailable as error:
         return QueueState(str(error))
 
 
-async def _read_state(queue: JobQueue, lease: float, entries: Iterable[Entry]) -> QueueState:
+async def _read_state(queue: JobQueue, entries: Iterable[Entry]) -> QueueState:
     """The state of the queues, of which the enabled ones of these agents and jobs are needed. Raises QueueUnavailable."""
     needed = frozenset(entry.queue for entry in entries if entry.enabled)
-    return QueueState(None, tuple(await queue.find_workers(lease)), await queue.find_waiting(), needed)
+    return QueueState(None, tuple(await queue.find_workers()), await queue.find_waiting(), needed)
 
 
 async def run_again_after_errors(loop: Callable[[], Coroutine[object, None, None]]) -> None:

@@ -25,11 +25,11 @@ from procrastinate.manager import JobManager
 from procrastinate.schema import SchemaManager
 from psycopg.rows import TupleRow
 
-from heartbeatd.secret import Secret
 from scheduler import __version__
 from scheduler.extras.cluster.postgresql import CONNECTION_DEFAULTS, IDENTITY
 from scheduler.model.daemon_health import DEFAULT_QUEUE, WaitingRuns, WorkerState
 from scheduler.model.settings import RemoteQueue
+from scheduler.system.process import EndReason
 
 T = TypeVar("T")
 
@@ -86,18 +86,13 @@ create table if not exists heartbeatd_lane (
 create table if not exists heartbeatd_worker (
     id bigint primary key,
     queue text not null,
-    name text not null
+    name text not null,
+    serves text[] not null,
+    version text not null,
+    is_draining boolean not null
 );
-alter table heartbeatd_worker
-    add column if not exists serves text[] not null default '{default}',
-    add column if not exists version text not null default '',
-    add column if not exists is_draining boolean not null default false;
 """
-# `heartbeatd_worker` of an earlier version does not have the newest columns.
-IS_COMPLETE = (
-    "select not exists (select from unnest(%s::text[]) as wanted (name) where to_regclass(name) is null)"
-    " and exists (select from pg_attribute where attrelid = to_regclass('heartbeatd_worker') and attname = 'is_draining')"
-)
+IS_COMPLETE = "select not exists (select from unnest(%s::text[]) as wanted (name) where to_regclass(name) is null)"
 
 READ_IDENTITY = f"select ({IDENTITY[0]}) || '/' || ({IDENTITY[1]})"
 # A server whose commits wait for a synchronous standby loses none.
@@ -105,9 +100,17 @@ MAY_LOSE_COMMITS = (
     f"select {OWN_SERVER} as server where current_setting('synchronous_standby_names') = ''"
     " or current_setting('synchronous_commit') in ('off', 'local')"
 )
+FIND_RESULTS = (
+    "select key, result as payload, worker from heartbeatd_attempt where owner = any(%(owners)s) and result is not null"
+    " and key <> all(%(known)s) order by ended_at limit 1000"
+)
+FIND_IN_PROGRESS = (
+    "select key, worker from heartbeatd_attempt where owner = any(%(owners)s) and worker is not null and result is null"
+    " and created_at <= clock_timestamp() - make_interval(secs => %(seconds)s)"
+)
 BEGIN_ATTEMPTS = (
     "update heartbeatd_attempt set worker = %(name)s, started_at = now()"  # noqa: S608 (a constant)
-    " from unnest(%(job_ids)s::bigint[], %(locks)s::text[], %(servers)s::text[]) as job (id, lock, server)"
+    " from unnest(%(id)s::bigint[], %(lock)s::text[], %(servers)s::text[]) as job (id, lock, server)"
     " where job_id = job.id and result is null"
     " returning job_id, key, payload, extract(epoch from deadline - clock_timestamp())::float8,"
     " (select holder from heartbeatd_lane where lane = job.lock and until_at > clock_timestamp() order by id limit 1),"
@@ -128,9 +131,14 @@ LANE_OBSTACLES = (
     " on worker.id = job.worker_id where job.lock = %(lane)s and job.status = 'doing'"
     " and worker.last_heartbeat > clock_timestamp() - make_interval(secs => %(lease)s) limit 1"
 )
+RELEASE_LANES = (
+    "delete from heartbeatd_lane where (holder = %(holder)s and lane <> all(%(but)s))"
+    " or until_at < clock_timestamp() - make_interval(days => %(days)s)"
+)
+CLAIM = ("job_id", "key", "worker_id")  # of a `FetchedJob`
 # The jobs of these attempts that are still those of the worker that has fetched them.
 CLAIMED = (
-    "select wanted.number, job.id, wanted.key from unnest(%(ids)s::bigint[], %(keys)s::text[], %(workers)s::bigint[])"
+    "select wanted.number, job.id, wanted.key from unnest(%(job_id)s::bigint[], %(key)s::text[], %(worker_id)s::bigint[])"
     " with ordinality as wanted (id, key, worker_id, number) join procrastinate_jobs as job on job.id = wanted.id"
     " and job.status = 'doing' and (job.worker_id = wanted.worker_id or job.worker_id is null)"
     " left join heartbeatd_attempt as attempt on attempt.job_id = job.id"
@@ -143,6 +151,13 @@ END_ATTEMPTS = (
     " returning attempt.key, attempt.owner),"
     " notified as (select pg_notify(%(channel)s, owner) from (select distinct owner from ended) as owners)"
     " select mine.id, ended.key, (select count(*) from notified) from mine left join ended on ended.key = mine.key"
+)
+END_REASONS = (
+    f"with mine as ({CLAIMED})"  # noqa: S608 (a constant)
+    " select wanted.key, coalesce(end_reason, 'cancelled') as why from unnest(%(key)s::text[]) as wanted (key)"
+    " left join mine on mine.key = wanted.key"
+    " left join heartbeatd_attempt as attempt on attempt.job_id = mine.id and attempt.key = mine.key"
+    " where attempt.key is null or end_reason is not null"
 )
 # Of jobs in progress whose workers are lost: those without an attempt, which would keep their agents locked, and those of a
 # scheduler. None for as long as a lease after a start of the server, so that workers can reach it first. One that another process
@@ -178,10 +193,14 @@ LIVING_WORKERS = (
     "select id from heartbeatd_worker join procrastinate_workers using (id) where queue = %(cluster)s"
     " and last_heartbeat > clock_timestamp() - make_interval(secs => %(lease)s)"
 )
+RUNNING = "(select count(*) from procrastinate_jobs where worker_id = worker.id and status = 'doing') as running"
 FIND_WORKERS = (
-    "select name, serves as queues, version, is_draining,"  # noqa: S608 (a constant)
-    " (select count(*) from procrastinate_jobs where worker_id = worker.id and status = 'doing') as running"
+    f"select name, serves as queues, version, is_draining, {RUNNING}"  # noqa: S608 (constants)
     f" from heartbeatd_worker as worker where id in ({LIVING_WORKERS}) order by name, id"
+)
+DRAIN = (
+    "update heartbeatd_worker as worker set is_draining = true"  # noqa: S608 (constants)
+    f" where name = %(name)s and id in ({LIVING_WORKERS}) returning {RUNNING}"
 )
 FIND_WAITING = (
     "select substr(queue_name, length(%(cluster)s) + 2) as queue, count(*),"
@@ -261,28 +280,22 @@ class AttemptEnd:
 class JobQueue:
     """One process's connections to the queues of one cluster, for one event loop. Every method raises QueueUnavailable.
 
-    `cluster` is `executor.queue` of the config. A worker takes jobs of the queues in `serves`. QueueUnavailable is also raised
-    for a statement that takes longer than `timeout` seconds. If this process is frozen or cut off in a transaction, the server
-    ends the transaction after `idle_timeout` seconds.
+    A worker takes jobs of the queues in `serves`. QueueUnavailable is also raised for a statement that takes longer than
+    `timeout` seconds.
     """
 
-    def __init__(
-        self,
-        dsn: Secret,
-        cluster: str,
-        timeout: float = STATEMENT_TIMEOUT,
-        idle_timeout: float = IDLE_TIMEOUT,
-        serves: Sequence[str] = (DEFAULT_QUEUE,),
-    ) -> None:
-        self._cluster = cluster
+    timeout = STATEMENT_TIMEOUT
+
+    def __init__(self, remote: RemoteQueue, serves: Sequence[str] = (DEFAULT_QUEUE,)) -> None:
+        self.lease = remote.lease.total_seconds()
+        self._cluster = remote.name
         self._serves = serves
         self._served = [self._name_of(each) for each in serves]  # as Procrastinate knows them
-        self._timeout = timeout
         self._settings = {
             **SERVER_KEEPALIVES,
-            "statement_timeout": f"{timeout:.3f}s",
+            "statement_timeout": f"{self.timeout:.3f}s",
             "lock_timeout": f"{LOCK_TIMEOUT:.3f}s",
-            "idle_in_transaction_session_timeout": f"{idle_timeout:.3f}s",
+            "idle_in_transaction_session_timeout": f"{IDLE_TIMEOUT:.3f}s",
             # PostgreSQL keeps the plan of the function that fetches jobs. A plan that was made while the table was empty reads
             # the whole table for each job: https://github.com/procrastinate-org/procrastinate/issues/1242
             "enable_seqscan": "off",
@@ -290,7 +303,7 @@ class JobQueue:
             "enable_bitmapscan": "off",
             "jit": "off",  # a table without an index then seems so expensive that each statement would be compiled
         }
-        self._conninfo = dsn.reveal()
+        self._conninfo = remote.dsn.reveal()
         self._options: dict[str, object] = {**CONNECTION_DEFAULTS, "connect_timeout": int(CONNECT_TIMEOUT)}
         self._connector = PsycopgConnector(
             conninfo=self._conninfo,
@@ -313,16 +326,15 @@ class JobQueue:
         async with self._opening:
             if self._is_open:
                 return
-            async with _translate_errors():
-                try:
-                    async with self._in_time():  # the pool would try again for 30 s, and not say why it cannot connect
-                        async with await psycopg.AsyncConnection.connect(self._conninfo, **self._options) as db:
-                            await self._configure(db)
-                        await self._connector.open_async()
-                        await self._prepare_tables(may_create)
-                except BaseException:
-                    await self._connector.close_async()
-                    raise
+            try:
+                async with self._in_time():  # the pool would try again for 30 s, and not say why it cannot connect
+                    async with await psycopg.AsyncConnection.connect(self._conninfo, **self._options) as db:
+                        await self._configure(db)
+                    await self._connector.open_async()
+                    await self._prepare_tables(may_create)
+            except BaseException:
+                await self.close()
+                raise
             self._is_open = True
 
     async def close(self) -> None:
@@ -375,13 +387,11 @@ class JobQueue:
             rows = await db.execute(
                 "insert into heartbeatd_attempt (key, owner, payload, deadline)"
                 " select key, owner, payload, now() + make_interval(secs => seconds)"
-                " from unnest(%s::text[], %s::text[], %s::text[], %s::float8[]) as new (key, owner, payload, seconds)"
+                " from unnest(%(key)s::text[], %(owner)s::text[], %(payload)s::text[], %(seconds)s::float8[])"
+                " as new (key, owner, payload, seconds)"
                 " on conflict (key) do nothing returning key",
-                (
-                    [each.key for each in attempts], [each.owner for each in attempts],
-                    [each.payload for each in attempts], [each.seconds for each in attempts],
-                ),
-            )  # fmt: skip
+                _columns(attempts, "key", "owner", "payload", "seconds"),
+            )
             new = {key for (key,) in await rows.fetchall()}
             jobs = [
                 Job(
@@ -409,25 +419,15 @@ class JobQueue:
 
     async def results(self, owners: Collection[str], known: Collection[str]) -> list[AttemptEnd]:
         """The results of attempts of these owners that have ended, without those that are `known`."""
-        rows = await self._all(
-            "select key, result, worker from heartbeatd_attempt"
-            " where owner = any(%(owners)s) and result is not null and key <> all(%(known)s) order by ended_at limit 1000",
-            owners=list(owners),
-            known=list(known),
-        )
-        return [AttemptEnd(row["key"], row["result"], row["worker"]) for row in rows]
+        rows = await self._all(FIND_RESULTS, owners=list(owners), known=list(known))
+        return [AttemptEnd(**row) for row in rows]
 
     async def find_in_progress(self, owners: Collection[str], seconds: float) -> dict[str, str]:
         """The workers of attempts in progress, by the key, that these owners submitted at least so many seconds ago."""
-        rows = await self._all(
-            "select key, worker from heartbeatd_attempt where owner = any(%(owners)s) and worker is not null and result is null"
-            " and created_at <= clock_timestamp() - make_interval(secs => %(seconds)s)",
-            owners=list(owners),
-            seconds=seconds,
-        )
+        rows = await self._all(FIND_IN_PROGRESS, owners=list(owners), seconds=seconds)
         return {row["key"]: row["worker"] for row in rows}
 
-    async def withdraw(self, keys: Sequence[str], why: str, ends: UnbegunEnds, absent: Sequence[str] = ()) -> list[str]:
+    async def withdraw(self, keys: Sequence[str], why: EndReason, ends: UnbegunEnds, absent: Sequence[str] = ()) -> list[str]:
         """End the attempts that no worker has fetched, and ask for the end of the others. Returns those to withdraw again.
 
         Another process fetches or ends these, or has just submitted them. What is ended gets one of `ends` as its result. So do
@@ -460,29 +460,26 @@ class JobQueue:
             )
             for (job_id,) in await rows.fetchall():
                 await manager.cancel_job_by_id_async(job_id, delete_job=True)  # unless a worker has fetched it
-        found = await self._all(
-            "select key from heartbeatd_attempt where owner = any(%(owners)s) and key <> all(%(but)s)",
-            owners=list(owners),
-            but=list(but),
-        )
+        others = "select key from heartbeatd_attempt where owner = any(%(owners)s) and key <> all(%(but)s)"
+        found = await self._all(others, owners=list(owners), but=list(but))
         left = keys = [row["key"] for row in found]
         while left and (left := await self.withdraw(left, "cancelled", UNREAD)):
             await asyncio.sleep(LOCKED_RETRY)  # for at most IDLE_TIMEOUT, if a worker was frozen while it fetched one
         await self.forget(keys)
         return len(keys)
 
-    async def reap(self, owners: Collection[str], lease: float, result: Callable[[str], str]) -> list[str]:
+    async def reap(self, owners: Collection[str], result: Callable[[str], str]) -> list[str]:
         """End the attempts whose workers have not renewed their lease; returns their keys. `result` gets the worker's name."""
         async with self._in_time():
-            stalled = await self._manager.get_stalled_jobs(seconds_since_heartbeat=lease)
+            stalled = await self._manager.get_stalled_jobs(seconds_since_heartbeat=self.lease)
         workers = {job.id: job.worker_id for job in stalled if f"{job.queue}/".startswith(f"{self._cluster}/")}
-        rows = await self._all(FIND_LOST, job_ids=list(workers), owners=list(owners), lease=lease) if workers else []
+        rows = await self._all(FIND_LOST, job_ids=list(workers), owners=list(owners), lease=self.lease) if workers else []
         lost = [(FetchedJob(row["id"], row["key"], workers[row["id"]]), result(row["worker"] or "its worker")) for row in rows]
         return sorted(await self.finish(lost)) if lost else []
 
-    async def find_workers(self, lease: float) -> list[WorkerState]:
+    async def find_workers(self) -> list[WorkerState]:
         """The workers that have renewed their lease, by name."""
-        rows = await self._all(FIND_WORKERS, cluster=self._cluster, lease=lease)
+        rows = await self._all(FIND_WORKERS, cluster=self._cluster, lease=self.lease)
         return [WorkerState(**row | {"queues": tuple(row["queues"])}) for row in rows]
 
     async def find_waiting(self) -> dict[str, WaitingRuns]:
@@ -490,15 +487,9 @@ class JobQueue:
         rows = await self._all(FIND_WAITING, cluster=self._cluster)
         return {row["queue"] or DEFAULT_QUEUE: WaitingRuns(row["count"], row["longest"]) for row in rows}
 
-    async def drain(self, name: str, lease: float) -> list[int]:
+    async def drain(self, name: str) -> list[int]:
         """Let the workers with this name take no more jobs. Returns for each how many it has in progress."""
-        rows = await self._all(
-            f"update heartbeatd_worker as worker set is_draining = true where name = %(name)s and id in ({LIVING_WORKERS})"  # noqa: S608
-            " returning (select count(*) from procrastinate_jobs where worker_id = worker.id and status = 'doing') as running",
-            name=name,
-            cluster=self._cluster,
-            lease=lease,
-        )
+        rows = await self._all(DRAIN, name=name, cluster=self._cluster, lease=self.lease)
         return [row["running"] for row in rows]
 
     # What a worker calls.
@@ -515,24 +506,21 @@ class JobQueue:
 
     async def unregister(self, worker_id: int) -> None:
         """Remove a worker that has stopped."""
-        async with self._transaction() as (db, manager):
-            await db.execute("delete from heartbeatd_worker where id = %s", (worker_id,))
-            await manager.unregister_worker(worker_id)
+        async with self._in_time():
+            await self._manager.unregister_worker(worker_id)
 
     async def renew(self, worker_id: int) -> bool | None:
         """Renew the lease of a worker. Returns whether it is to take no more jobs; None: its registration was removed."""
-        async with self._transaction() as (db, manager):
-            await manager.update_heartbeat(worker_id)
-            found = await db.execute(
-                "select is_draining from procrastinate_workers join heartbeatd_worker using (id) where id = %s", (worker_id,)
-            )
-            row = await found.fetchone()
-        return None if row is None else bool(row[0])
+        async with self._in_time():
+            await self._manager.update_heartbeat(worker_id)
+        registered = "select is_draining from procrastinate_workers join heartbeatd_worker using (id) where id = %(id)s"
+        rows = await self._all(registered, id=worker_id)
+        return bool(rows[0]["is_draining"]) if rows else None
 
-    async def remove_dead_workers(self, lease: float) -> None:
+    async def remove_dead_workers(self) -> None:
         """Delete the rows of workers that have not renewed their lease for ten times its length."""
         async with self._in_time():
-            await self._manager.prune_stalled_workers(10 * lease)
+            await self._manager.prune_stalled_workers(10 * self.lease)
         await self._run("delete from heartbeatd_worker where id not in (select id from procrastinate_workers)")
 
     async def fetch(self, worker_id: int, name: str, room: int) -> list[FetchedJob]:
@@ -556,40 +544,33 @@ class JobQueue:
     async def _begin_attempts(
         self, db: psycopg.AsyncConnection[TupleRow], jobs: Sequence[Job], worker_id: int, name: str
     ) -> list[FetchedJob]:
-        columns = {
-            "job_ids": [job.id for job in jobs],
-            "locks": [job.lock for job in jobs],
-            "servers": [job.task_kwargs.get("server") for job in jobs],
-        }
-        rows = await (await db.execute(BEGIN_ATTEMPTS, {"name": name, **columns})).fetchall()
+        servers = [job.task_kwargs.get("server") for job in jobs]
+        columns = _columns(jobs, "id", "lock")
+        rows = await (await db.execute(BEGIN_ATTEMPTS, {"name": name, "servers": servers, **columns})).fetchall()
         begun = {job_id: FetchedJob(job_id, key, worker_id, *more) for job_id, key, *more in rows}
         return [begun.get(job.id) or FetchedJob(job.id, None, worker_id) for job in jobs]
 
-    async def hold_lanes(self, lanes: Collection[str], holder: str, seconds: float, *, is_held: bool) -> None:
-        """Take locks for all machines, or wait for them in turn if not `is_held`. It ends after so many seconds without a repeat.
+    async def hold_lanes(self, lanes: Collection[str], holder: str, *, is_held: bool = True) -> None:
+        """Take locks for all machines, or wait for them in turn if not `is_held`. It ends after a lease without a repeat.
 
         From now on no run of these agents begins. Runs in progress continue.
         """
-        await self._run(HOLD_LANES, lanes=list(lanes), holder=holder, seconds=seconds, is_held=is_held)
+        await self._run(HOLD_LANES, lanes=list(lanes), holder=holder, seconds=self.lease, is_held=is_held)
 
-    async def find_lane_obstacle(self, lane: str, holder: str, lease: float) -> str | None:
-        """What this holder of a lock must still wait for: another program that has it, or a run in progress. None: it is free.
-
-        The first statement waits for a worker that is fetching a job of this agent at the moment.
-        """
+    async def take_lane(self, lane: str, holder: str) -> str | None:
+        """Take a lock for all machines, or prolong its time. Returns what the holder, in its turn, must still wait for."""
+        await self.hold_lanes([lane], holder, is_held=False)
+        # Waits for a worker that is fetching a job of this agent at the moment.
         await self._run("select 1 from procrastinate_jobs where lock = %(lane)s and status = 'todo' for share", lane=lane)
-        rows = await self._all(LANE_OBSTACLES, lane=lane, holder=holder, lease=lease)
-        return rows[0]["why"] if rows else None
+        rows = await self._all(LANE_OBSTACLES, lane=lane, holder=holder, lease=self.lease)
+        if rows:
+            return str(rows[0]["why"])
+        await self.hold_lanes([lane], holder)
+        return None
 
     async def release_lanes(self, holder: str, but: Collection[str] = ()) -> None:
         """Release all locks of a holder, except some. Rows of holders that have vanished are deleted too."""
-        await self._run(
-            "delete from heartbeatd_lane where (holder = %(holder)s and lane <> all(%(but)s))"
-            " or until_at < clock_timestamp() - make_interval(days => %(days)s)",
-            holder=holder,
-            but=list(but),
-            days=KEPT_DAYS,
-        )
+        await self._run(RELEASE_LANES, holder=holder, but=list(but), days=KEPT_DAYS)
 
     async def is_in_progress(self, lane: str, run_mark: str) -> bool:
         """Whether a worker executes a run with this mark, `<owner>/<run id>`, of this agent."""
@@ -603,26 +584,20 @@ class JobQueue:
         A result is accepted only from the worker that has fetched the attempt, and only the first one.
         """
         arguments = {"results": [result for _, result in results], "channel": RESULT_CHANNEL}
+        claimed = _columns([job for job, _ in results], *CLAIM)
         async with self._transaction() as (db, manager):
-            rows = await (await db.execute(END_ATTEMPTS, {**_columns([job for job, _ in results]), **arguments})).fetchall()
+            rows = await (await db.execute(END_ATTEMPTS, claimed | arguments)).fetchall()
             async with db.pipeline():
                 for job_id, _, _ in rows:
                     await manager.finish_job_by_id_async(job_id, Status.SUCCEEDED, delete_job=True)
         return {key for _, key, _ in rows if key is not None}
 
-    async def end_reasons(self, attempts: Sequence[FetchedJob]) -> dict[str, str]:
+    async def end_reasons(self, attempts: Sequence[FetchedJob]) -> dict[str, EndReason]:
         """The attempts in progress that must end: the reason by key.
 
         An attempt that no longer exists, or that the server has given to another worker, is `cancelled`.
         """
-        rows = await self._all(
-            f"with mine as ({CLAIMED})"  # noqa: S608 (a constant)
-            " select wanted.key, coalesce(end_reason, 'cancelled') as why from unnest(%(keys)s::text[]) as wanted (key)"
-            " left join mine on mine.key = wanted.key"
-            " left join heartbeatd_attempt as attempt on attempt.job_id = mine.id and attempt.key = mine.key"
-            " where attempt.key is null or end_reason is not null",
-            **_columns(attempts),
-        )
+        rows = await self._all(END_REASONS, **_columns(attempts, *CLAIM))
         return {row["key"]: row["why"] for row in rows}
 
     # What both call.
@@ -673,21 +648,21 @@ class JobQueue:
     async def _in_time(self) -> AsyncIterator[None]:
         async with _translate_errors():
             try:
-                async with asyncio.timeout(self._timeout):
+                async with asyncio.timeout(self.timeout):
                     yield
             except (psycopg.errors.UndefinedTable, exceptions.ConnectorException) as error:
                 if isinstance(error.__cause__ or error, psycopg.errors.UndefinedTable):
                     self._is_open = False  # the database was emptied
                 raise
             except TimeoutError as error:
-                raise QueueUnavailable(f"the server did not answer within {self._timeout:g} s") from error
+                raise QueueUnavailable(f"the server did not answer within {self.timeout:g} s") from error
 
 
 def ask_queue(remote: RemoteQueue, ask: Callable[[JobQueue], Awaitable[T]], *, may_create: bool = True) -> T:
     """The answer of the queue to a command, over connections of its own. Raises QueueUnavailable. `may_create`: as in `open`."""
 
     async def connect_and_ask() -> T:
-        queue = JobQueue(remote.dsn, remote.name)
+        queue = JobQueue(remote)
         try:
             await queue.open(may_create=may_create)
             return await ask(queue)
@@ -711,12 +686,8 @@ async def _read_identity(db: psycopg.AsyncConnection[TupleRow]) -> str:
     return str(found[0]) if found else ""
 
 
-def _columns(attempts: Sequence[FetchedJob]) -> dict[str, object]:
-    return {
-        "ids": [each.job_id for each in attempts],
-        "keys": [each.key for each in attempts],
-        "workers": [each.worker_id for each in attempts],
-    }
+def _columns(values: Sequence[object], *names: str) -> dict[str, object]:
+    return {name: [getattr(each, name) for each in values] for name in names}
 
 
 @asynccontextmanager
@@ -730,14 +701,11 @@ async def _translate_errors() -> AsyncIterator[None]:
 
 
 def _problem_of(error: BaseException) -> str:
-    """An error in one line, with what a person can do if the statement can never work."""
+    """The first line of an error, with what a person can do if the statement can never work.
+
+    The connection string is not in it: PostgreSQL's own errors do not contain it.
+    """
+    line = (str(error).strip().splitlines() or [type(error).__name__])[0]
     if isinstance(error, psycopg.errors.UndefinedFunction):
-        return f"{_first_line(error)}; {OTHER_VERSION} {version('procrastinate')}; apply its migrations"
-    if isinstance(error, psycopg.errors.InsufficientPrivilege):
-        return f"{_first_line(error)}; {NO_RIGHTS}"
-    return _first_line(error)
-
-
-def _first_line(error: BaseException) -> str:
-    """The first line of an error, without the connection string, which PostgreSQL's own errors do not contain."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+        return f"{line}; {OTHER_VERSION} {version('procrastinate')}; apply its migrations"
+    return f"{line}; {NO_RIGHTS}" if isinstance(error, psycopg.errors.InsufficientPrivilege) else line

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import typing
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from datetime import date, timedelta
 from enum import Enum
@@ -27,7 +27,7 @@ from heartbeatd.secret import MissingSecret, Secret
 from scheduler import __version__
 from scheduler.extras.cluster.job_queue import NewAttempt
 from scheduler.model.entry import Claim, Entry, Facts, Key, OpenRun
-from scheduler.model.outcome import SUCCESSES, UNSENT_CALL, AttemptResult, Failure, Kind, Outcome, Skip
+from scheduler.model.outcome import AttemptResult, Kind
 from scheduler.work.executor import Done, Interrupted, NeverBegun, NotTaken
 
 T = TypeVar("T")
@@ -58,8 +58,9 @@ class AttemptRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    """How a task has ended without a result."""
+    """How a task has ended."""
 
+    result: AttemptResult | None = None
     interrupted: str | None = None
     in_order: bool = False  # the worker was stopped
     never_begun: bool = False
@@ -77,54 +78,32 @@ class _ClaimValues:
 
 
 class ClaimCodec:
-    """Reads and writes attempts and their results. `entries` returns the agents and jobs of this process's config.
+    """Reads and writes attempts and their results.
 
-    `folder` is that of the config, and `schema` that of the payloads. `begin_trace` returns the `traceparent` for a claim that is
-    submitted, and `end_trace` gets its result. A claim may be written several times.
+    `entries` returns the agents and jobs of this process's config, and `folder` is that of the config.
     """
 
-    schema = SCHEMA
-
-    def __init__(
-        self,
-        entries: Callable[[], Mapping[Key, Entry]],
-        folder: Path,
-        host: str,
-        begin_trace: Callable[[Claim], str | None] = lambda _: None,
-        end_trace: Callable[[Done[Claim, AttemptResult]], None] = lambda _: None,
-    ) -> None:
+    def __init__(self, entries: Callable[[], Mapping[Key, Entry]], folder: Path, host: str) -> None:
         self._entries = entries
         self._folder = folder
         self._host = host
-        self._begin_trace = begin_trace
-        self._end_trace = end_trace
         self._fingerprints: dict[int, tuple[Entry, str]] = {}
-
-    def key(self, number: int, task: Claim) -> str:
-        """A text that is unique for this attempt, among all schedulers."""
-        return attempt_key(task.run.owner, task.run.id, task.run.fence)
 
     def new_attempt(self, key: str, owner: str, task: Claim, server: str | None) -> NewAttempt:
         """A task as the queue takes it: its timeout includes the time in the queue."""
         entry = task.entry
-        lock = lock_of_lane(entry.lane) if entry.lane is not None else entry.kind.label_of(entry.name)
+        lock = lock_of_lane(entry.lane) if entry.lane is not None else entry.label
         return NewAttempt(key, owner, lock, self.write_task(task), entry.spec.timeout.total_seconds(), server, entry.queue)
 
     def write_task(self, task: Claim) -> str:
         """The payload of a task."""
-        return _dump({"schema": self.schema, "version": __version__, **self.task_to_json(task)})
+        entry = task.entry
+        claim = _write(_ClaimValues(replace(task.run, text=None, error=None), task.facts))
+        return _dump({"kind": entry.kind.value, "name": entry.name, "settings": self._fingerprint(entry), "claim": claim})
 
     def read_task(self, payload: str) -> Claim:
         """The task in a payload. Raises AttemptRefused, or InvalidPayload if its schema differs by more than one."""
-        return self.task_from_json(_load(payload, "scheduler", self.schema))
-
-    def task_to_json(self, task: Claim) -> Mapping[str, object]:
-        entry = task.entry
-        run, facts = replace(task.run, text=None, error=None), replace(task.facts, traceparent=self._begin_trace(task))
-        claim = _write(_ClaimValues(run, facts))
-        return {"kind": entry.kind.value, "name": entry.name, "settings": self._fingerprint(entry), "claim": claim}
-
-    def task_from_json(self, data: Mapping[str, object]) -> Claim:
+        data = _load(payload, "scheduler")
         kind, name = Kind(str(data["kind"])), str(data["name"])
         entry = self._entries().get((kind, name))
         label = kind.label_of(name)
@@ -141,7 +120,7 @@ class ClaimCodec:
     def read_leftover(self, payload: str) -> Claim | None:
         """The task that an earlier process submitted, with the entry as it is now. None if it cannot be made any more."""
         try:
-            data = _load(payload, "scheduler", self.schema)
+            data = _load(payload, "scheduler")
             entry = self._entries().get((Kind(str(data["kind"])), str(data["name"])))
             return None if entry is None else _claim_from_json(data, entry)
         except UNREADABLE:
@@ -151,68 +130,47 @@ class ClaimCodec:
         """The payload of a task that has ended."""
         error, number = done.exception, getattr(done.exception, "errno", None)
         if error is None:
-            ended: Mapping[str, object] = {"result": None if done.result is None else self.result_to_json(done.result)}
+            end = _End(done.result)
         elif isinstance(error, Interrupted):
-            ended = _write(_End(interrupted=str(error), in_order=error.was_stopped))
+            end = _End(interrupted=str(error), in_order=error.was_stopped)
         elif isinstance(error, NeverBegun):
-            ended = _write(_End(never_begun=True, not_taken=str(error) if isinstance(error, NotTaken) else None))
+            end = _End(never_begun=True, not_taken=str(error) if isinstance(error, NotTaken) else None)
         else:
             text = str(error) if isinstance(error, RuntimeError | OSError) else f"{type(error).__name__}: {error}"
-            ended = _write(_End(error=text, errno=number if isinstance(number, int) else None))
-        return _dump({"schema": self.schema, "version": __version__, **ended})
+            end = _End(error=text, errno=number if isinstance(number, int) else None)
+        return _dump({"result": None, **_write(end)})  # the last version needs it
 
     def read_done(self, task: Claim, payload: str) -> Done[Claim, AttemptResult]:
         """How a task has ended. A payload that cannot be read is its error."""
-        done = self._read_end(task, payload)
-        self._end_trace(done)
-        return done
-
-    def _read_end(self, task: Claim, payload: str) -> Done[Claim, AttemptResult]:
         try:
-            data = _load(payload, "worker", self.schema)
-            end = _read(_End, data)
-            if end.interrupted is not None:
-                return Done(task, None, Interrupted(end.interrupted, was_stopped=end.in_order))
-            if end.never_begun:
-                return Done(task, None, NotTaken(end.not_taken) if end.not_taken else NeverBegun())
-            if end.error is not None:
-                return Done(task, None, OSError(end.errno, end.error) if end.errno else RuntimeError(end.error))
-            return Done(task, None if data["result"] is None else self.result_from_json(data["result"]))
+            return Done(task, *_read_end(payload))
         except UNREADABLE as error:
             return Done(task, None, RuntimeError(f"the result of a worker cannot be read: {error}"))
 
-    def result_to_json(self, result: AttemptResult) -> object:
-        return _write(result)
-
-    def result_from_json(self, data: object) -> AttemptResult:
-        result = _read(AttemptResult, data)
-        counts = [tokens for call in result.calls for tokens in (call.tokens, call.most) if tokens is not None]
-        used = [number for tokens in counts for number in tokens.by_kind().values()]
-        if any(number < 0 for number in (*used, *(call.cost_usd or 0 for call in result.calls))):
-            raise ValueError("the usage of a call is negative")
-        return replace(result, findings=())  # the scheduler decides what happens to each
-
-    def is_success(self, result: AttemptResult) -> bool:
-        """Whether a result is complete, so that it counts even if its task was interrupted in the meantime."""
-        return result.outcome in SUCCESSES
-
-    def block_task(self, task: Claim, held_by: str) -> Claim:
-        """The task, which must not begin because its agent is locked. `held_by` says by which program."""
-        return task if task.entry.lane is None or Skip.BUSY in task.facts.blocked else task.blocked_by(Skip.BUSY, held_by)
-
-    def refusal(self, problem: str) -> AttemptResult:
-        """The result of a task that a worker has refused."""
-        return AttemptResult(Outcome.FAILED, Failure.EXIT, error=problem, transient=True, calls=(UNSENT_CALL,))
-
     def _fingerprint(self, entry: Entry) -> str:
-        known = self._fingerprints.get(id(entry))
-        if known is not None and known[0] is entry:
-            return known[1]
-        if len(self._fingerprints) >= FINGERPRINTS_KEPT:
-            self._fingerprints.clear()
-        made = settings_fingerprint(entry, self._folder)
-        self._fingerprints[id(entry)] = (entry, made)
-        return made
+        if id(entry) not in self._fingerprints:
+            if len(self._fingerprints) >= FINGERPRINTS_KEPT:
+                self._fingerprints.clear()
+            self._fingerprints[id(entry)] = (entry, settings_fingerprint(entry, self._folder))  # no other entry gets its id
+        return self._fingerprints[id(entry)][1]
+
+
+def _read_end(payload: str) -> tuple[AttemptResult | None, Exception | None]:
+    """The result of a task, or the exception with which it has ended. Raises one of UNREADABLE."""
+    end = _read(_End, _load(payload, "worker"))
+    if end.interrupted is not None:
+        return None, Interrupted(end.interrupted, was_stopped=end.in_order)
+    if end.never_begun:
+        return None, NotTaken(end.not_taken) if end.not_taken else NeverBegun()
+    if end.error is not None:
+        return None, OSError(end.errno, end.error) if end.errno else RuntimeError(end.error)
+    if (result := end.result) is None:
+        return None, None
+    counts = [tokens for call in result.calls for tokens in (call.tokens, call.most) if tokens is not None]
+    used = [number for tokens in counts for number in tokens.by_kind().values()]
+    if any(number < 0 for number in (*used, *(call.cost_usd or 0 for call in result.calls))):
+        raise ValueError("the usage of a call is negative")
+    return replace(result, findings=()), None  # the scheduler decides what happens to each
 
 
 def _claim_from_json(data: Mapping[str, object], entry: Entry) -> Claim:
@@ -240,14 +198,9 @@ def missing_secret(value: object) -> str | None:
     """Why a secret in these settings has no value on this machine; None if all have one."""
     if isinstance(value, MissingSecret):
         return value.problem
+    parts: Iterable[object] = value if isinstance(value, tuple) else value.values() if isinstance(value, Mapping) else ()
     if is_dataclass(value):
-        parts: Sequence[object] = [getattr(value, each.name) for each in fields(value)]
-    elif isinstance(value, Mapping):
-        parts = list(value.values())
-    elif isinstance(value, tuple):
-        parts = value
-    else:
-        return None
+        parts = [getattr(value, each.name) for each in fields(value)]
     return next((problem for part in parts if (problem := missing_secret(part))), None)
 
 
@@ -294,20 +247,20 @@ def _defaults_of(kind: Any) -> dict[str, object]:
 
 
 def _dump(data: Mapping[str, object]) -> str:
-    return json.dumps(data, separators=(",", ":"))  # ASCII only: PostgreSQL stores neither NUL nor lone surrogates
+    # ASCII only: PostgreSQL stores neither NUL nor lone surrogates.
+    return json.dumps({"schema": SCHEMA, "version": __version__, **data}, separators=(",", ":"))
 
 
-def _load(payload: str, other: str, own: int) -> Mapping[str, object]:
+def _load(payload: str, other: str) -> Mapping[str, object]:
     try:
         read_float = _read_number(float)
         data = json.loads(payload, parse_int=_read_number(int), parse_float=read_float, parse_constant=read_float)
         schema = int(data["schema"])
     except UNREADABLE:
         raise InvalidPayload(f"it is not a payload of a {other} of heartbeatd") from None
-    if abs(schema - own) > 1:
-        version = data.get("version", "?")
-        older = f"heartbeatd {__version__}" if schema > own else f"the {other}, heartbeatd {version},"
-        raise InvalidPayload(f"the {other} writes schema {schema}, and this is schema {own}; update {older} first")
+    if abs(schema - SCHEMA) > 1:
+        older = f"heartbeatd {__version__}" if schema > SCHEMA else f"the {other}, heartbeatd {data.get('version', '?')},"
+        raise InvalidPayload(f"the {other} writes schema {schema}, and this is schema {SCHEMA}; update {older} first")
     return typing.cast("Mapping[str, object]", data)
 
 

@@ -19,9 +19,8 @@ from collections.abc import Callable, Collection, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from operator import attrgetter
 
-from heartbeat.runners import Failure
 from heartbeat.runners.call_errors import CallError
 from scheduler.extras.cluster.executors import (
     POLL_SECONDS,
@@ -34,7 +33,7 @@ from scheduler.extras.cluster.executors import (
 from scheduler.extras.cluster.job_queue import MAY_HAVE_BEGUN, FetchedJob, JobQueue, QueueUnavailable
 from scheduler.extras.cluster.payloads import AttemptRefused, ClaimCodec
 from scheduler.model.entry import Claim
-from scheduler.model.outcome import AttemptResult
+from scheduler.model.outcome import SUCCESSES, UNSENT_CALL, AttemptResult, Failure, Outcome, Skip
 from scheduler.system.log import log_event
 from scheduler.system.process import Children, EndReason, StartPermit
 from scheduler.work.executor import Done, Interrupted, LocalExecutor, NeverBegun, NotTaken, WorkerLoop
@@ -52,50 +51,34 @@ TOO_LATE = "the time of the run was over before a worker could take it; start mo
 TIME_OVER = "the time of the run was over before the worker could call the agent"
 
 
-@dataclass(frozen=True, slots=True)
-class _Job:
-    """A task with the end of its time, by the worker's clock."""
-
-    task: Claim
-    ends_at: float
-
-
-class _TimeLeft(StartPermit):
+class Permit(StartPermit):
     """Permits a task to do more as long as its time, and the lease of its worker, lasts."""
 
-    def __init__(self, is_left: Callable[[], bool]) -> None:
-        self._is_left = is_left
+    def __init__(self, worker: RemoteWorker, ends_at: float) -> None:
+        self._worker = worker
+        self._ends_at = ends_at
 
     def allows_start(self) -> bool:
-        return self._is_left()
+        return self._worker.clock() < self._ends_at and self._worker.has_lease
 
     async def wait_until_allowed(self) -> None:
         if not self.allows_start():
             raise CallError(Failure.TIMEOUT, TIME_OVER, transient=True, not_sent=True)
 
 
-@dataclass(slots=True)
-class WorkerCounts:
-    """What a worker has done, for its metrics."""
-
-    ended: Counter[str] = field(default_factory=Counter)  # by result: ok, error, refused, interrupted
-    stale: int = 0  # results that came too late
-    lost_leases: int = 0
-    carried: int = 0  # attempts that have begun and ended, and for how many seconds they were in progress
-    seconds: float = 0.0
-
-
 @dataclass(eq=False, slots=True)
 class _Attempt:
     """A task that this worker has fetched, until its result is written. `number` is its own in this process.
 
-    `interrupted`: the worker has ended it, and this replaces its result. `end_reason`: its scheduler has ended it. `result`: the
-    payload, once it has ended. `may_be_written`: a commit with it was tried, and how that ended is unknown.
+    `ends_at` is by the worker's clock. `task` is set when its payload has been read. `interrupted`: the worker has ended it, and
+    this replaces its result. `end_reason`: its scheduler has ended it. `result`: the payload, once it has ended.
+    `may_be_written`: a commit with it was tried, and how that ended is unknown.
     """
 
     number: int
     job: FetchedJob
     ends_at: float
+    task: Claim = field(init=False)
     interrupted: Interrupted | None = None
     end_reason: str | None = None
     timer: asyncio.TimerHandle | None = None
@@ -124,12 +107,10 @@ class RemoteWorker:
         queue: JobQueue,
         codec: ClaimCodec,
         carry: Callable[[Claim, Children], Coroutine[object, None, AttemptResult]],
-        mark: Callable[[Claim], str],
         loop: WorkerLoop,
         *,
         name: str,
         concurrency: int,
-        lease: float,
         clock: Callable[[], float],
         reload: Callable[[], None] = lambda: None,
         locked_lanes: Callable[[], Collection[str]] = tuple,
@@ -141,13 +122,14 @@ class RemoteWorker:
         self._carry = carry
         self._name = name
         self._concurrency = concurrency
-        self._lease = lease
-        self._clock = clock
+        self.clock = clock
         self._reload = reload
         self._locked_lanes = locked_lanes
         self._note_lease = note_lease
         self._lanes_on_record: Collection[str] = ()
-        self.counts = WorkerCounts()
+        self._holder = f"a program that a run has left behind on {name}"
+        self.counts: Counter[str] = Counter()  # of each of RESULTS, of "stale" results, "lost_leases", and "carried" tasks
+        self._carried_seconds = 0.0
         self.problem: str | None = None  # of the queue
         self._attempts: dict[int, _Attempt] = {}
         self._numbers = itertools.count(1)  # of attempts
@@ -161,8 +143,9 @@ class RemoteWorker:
         self._results_ready = asyncio.Event()
         self._cancellation_announced = asyncio.Event()
         self._stop_wanted = asyncio.Event()
-        self._local: LocalExecutor[_Job, AttemptResult] = LocalExecutor(
-            self._carry_job, lambda job: mark(job.task), partial(self._set_event, self._results_ready), loop, process_id
+        self._end_wanted = asyncio.Event()
+        self._local: LocalExecutor[_Attempt, AttemptResult] = LocalExecutor(
+            self._carry_out, attrgetter("task.run.mark"), partial(self._set_event, self._results_ready), loop, process_id
         )
 
     @property
@@ -170,42 +153,42 @@ class RemoteWorker:
         """How many tasks are in progress, or have results that are not written yet."""
         return len(self._attempts)
 
+    @property
+    def has_lease(self) -> bool:
+        """Whether no other worker may get its tasks."""
+        return self.clock() < self._lease_ends
+
     def find_problem(self) -> str | None:
         """Why it takes no runs now; None if it does. From any thread."""
         if self._stopping:
             return "it is stopping"
         if self._is_draining:
             return "it takes no more runs"
-        return None if self._clock() < self._lease_ends else self.problem or "it has no lease"
+        return None if self.has_lease else self.problem or "it has no lease"
 
     def metrics(self) -> dict[str, float]:
         """The values of its metrics, by their names with labels. From any thread."""
         return {
-            **{f'heartbeatd_worker_runs_total{{result="{word}"}}': self.counts.ended[word] for word in RESULTS},
-            "heartbeatd_worker_run_duration_seconds_sum": self.counts.seconds,
-            "heartbeatd_worker_run_duration_seconds_count": self.counts.carried,
+            **{f'heartbeatd_worker_runs_total{{result="{word}"}}': self.counts[word] for word in RESULTS},
+            "heartbeatd_worker_run_duration_seconds_sum": self._carried_seconds,
+            "heartbeatd_worker_run_duration_seconds_count": self.counts["carried"],
             "heartbeatd_worker_running": self.in_progress,
             "heartbeatd_worker_ready": float(self.find_problem() is None),
-            "heartbeatd_worker_stale_results_total": self.counts.stale,
-            "heartbeatd_worker_lost_leases_total": self.counts.lost_leases,
+            "heartbeatd_worker_stale_results_total": self.counts["stale"],
+            "heartbeatd_worker_lost_leases_total": self.counts["lost_leases"],
         }
 
-    @property
-    def is_stopping(self) -> bool:
-        """Whether a stop was requested."""
-        return self._stop_wanted.is_set()
-
     def stop(self) -> None:
-        """Fetch no more tasks. From any thread."""
-        self._set_event(self._stop_wanted)
+        """Fetch no more tasks. If it is called again, wait no longer for those in progress. From any thread."""
+        self._set_event(self._end_wanted if self._stop_wanted.is_set() else self._stop_wanted)
 
     def _set_event(self, event: asyncio.Event) -> None:
         if self._main is not None:
             with suppress(RuntimeError):  # its loop is closed, so it has stopped
                 self._main.call_soon_threadsafe(event.set)
 
-    async def run(self, grace: float, hurry: asyncio.Event | None = None) -> None:
-        """Work until `stop`. Then wait for the tasks in progress, at most `grace` seconds or until `hurry`, and end the rest.
+    async def run(self, grace: float) -> None:
+        """Work until `stop`. Then wait for the tasks in progress, at most `grace` seconds, and end the rest.
 
         A fetch is never cancelled, because its commit may be under way. It ends within its timeout.
         """
@@ -219,10 +202,9 @@ class RemoteWorker:
         self._stopping = True
         self._jobs_announced.set()
         await fetching
-        await self._wait_until_idle(grace, hurry)
-        for attempt in list(self._attempts.values()):
-            self._interrupt(attempt, self._interrupted(STOPPED), "shutdown")
-        await self._wait_until_idle(2 * STUCK_SECONDS, None)
+        await self._wait_until_idle(grace, lambda: self._end_wanted.is_set())
+        self._interrupt_all(STOPPED)
+        await self._wait_until_idle(2 * STUCK_SECONDS)
         await cancel_until_ended((*tasks, reporting))
         if self._worker_id is not None:
             with suppress(QueueUnavailable):
@@ -234,47 +216,51 @@ class RemoteWorker:
         """`was_stopped` is False if the task had begun, so that it may be why this process failed."""
         return Interrupted(f"{self._name} {why}", was_stopped=was_stopped)
 
-    async def _wait_until_idle(self, seconds: float, hurry: asyncio.Event | None) -> None:
-        ends_at = self._clock() + seconds
-        while self._attempts and self._clock() < ends_at and not (hurry and hurry.is_set()):
+    async def _wait_until_idle(self, seconds: float, is_over: Callable[[], bool] = lambda: False) -> None:
+        ends_at = self.clock() + seconds
+        while self._attempts and self.clock() < ends_at and not is_over():
             await asyncio.sleep(0.05)
 
     # The lease.
 
     async def _watch_lease(self) -> None:
-        """End all tasks as soon as the lease is over. The next renewal registers as another worker."""
+        """End all tasks as soon as the lease is over. The next renewal registers as another worker.
+
+        A result that exists already is still sent, because no other worker may have replaced it.
+        """
         while True:
-            await asyncio.sleep(min(RETRY_SECONDS, self._lease / RENEWALS_PER_LEASE))
-            if self._worker_id is not None and self._clock() >= self._lease_ends:
-                self._lose_lease()
+            await asyncio.sleep(min(RETRY_SECONDS, self._queue.lease / RENEWALS_PER_LEASE))
+            if self._worker_id is not None and not self.has_lease:
+                self.counts["lost_leases"] += 1
+                self._worker_id = None
+                log_event(logging.WARNING, "lease_lost", worker=self._name, ends=len(self._attempts))
+                self._interrupt_all(LOST_CONTACT, was_stopped=False)
 
     async def _keep_lease(self) -> None:
         while True:
-            asked_at = self._clock()
+            asked_at = self.clock()
             try:
                 await self._renew(asked_at)
             except QueueUnavailable as error:
                 self._report_problem(str(error))
-            is_good = self.problem is None and self._clock() - asked_at < self._lease / RENEWALS_PER_LEASE
-            await asyncio.sleep(self._lease / RENEWALS_PER_LEASE if is_good else RETRY_SECONDS)
+            is_good = self.problem is None and self.clock() - asked_at < self._queue.lease / RENEWALS_PER_LEASE
+            await asyncio.sleep(self._queue.lease / RENEWALS_PER_LEASE if is_good else RETRY_SECONDS)
 
     async def _renew(self, asked_at: float) -> None:
         await self._queue.open()
         if self._worker_id is not None and asked_at >= self._lease_ends:
             return
-        worker_id = self._worker_id
-        if worker_id is None:
-            worker_id = await self._queue.register(self._name, is_draining=self._is_draining)
-            await self._queue.remove_dead_workers(self._lease)
-            self._worker_id = worker_id  # not before: without a lease, it would count as one that has lost it
-        elif (drains := await self._queue.renew(worker_id)) is None:
+        if self._worker_id is None:
+            await self._queue.remove_dead_workers()
+            self._worker_id = await self._queue.register(self._name, is_draining=self._is_draining)
+        elif (drains := await self._queue.renew(self._worker_id)) is None:
             self._lease_ends = float("-inf")
             return
         elif drains and not self._is_draining:
             self._is_draining = True
             log_event(logging.INFO, "draining", worker=self._name, running=len(self._attempts))
-        self._lease_ends = asked_at + LEASE_MARGIN * self._lease
-        self._note_lease(asked_at + GUARD_MARGIN * self._lease)
+        self._lease_ends = asked_at + LEASE_MARGIN * self._queue.lease
+        self._note_lease(asked_at + GUARD_MARGIN * self._queue.lease)
         await self._record_locked_lanes()
         self._report_problem(None)
         self._jobs_announced.set()
@@ -283,27 +269,10 @@ class RemoteWorker:
         """Keep the locks for all machines that programs of earlier tasks still hold, and release the others."""
         lanes = self._locked_lanes()
         if lanes:
-            await self._queue.hold_lanes(lanes, self._holder, self._lease, is_held=True)
+            await self._queue.hold_lanes(lanes, self._holder)
         if set(self._lanes_on_record) - set(lanes):
             await self._queue.release_lanes(self._holder, lanes)
         self._lanes_on_record = lanes
-
-    @property
-    def _holder(self) -> str:
-        return f"a program that a run has left behind on {self._name}"
-
-    def _lose_lease(self) -> None:
-        """End all tasks in progress. A result that exists already is still sent, because no other worker may have replaced it."""
-        self.counts.lost_leases += 1
-        self._worker_id = None
-        ended = list(self._attempts.values())
-        log_event(logging.WARNING, "lease_lost", worker=self._name, ends=len(ended))
-        for attempt in ended:
-            self._interrupt(attempt, self._interrupted(LOST_CONTACT, was_stopped=False), "shutdown")
-
-    def permit_until(self, ends_at: float) -> StartPermit:
-        """Permits a task to do more until its time, or the lease, is over."""
-        return _TimeLeft(lambda: self._clock() < min(ends_at, self._lease_ends))
 
     # Tasks.
 
@@ -315,13 +284,14 @@ class RemoteWorker:
                 self._stop_wanted.set()  # here, because no fetch is in progress that could bring another task
             fetched: list[FetchedJob] = []
             room, worker_id = self._concurrency - len(self._attempts), self._worker_id
-            if room > 0 and worker_id is not None and self._clock() < self._lease_ends and not self._is_draining:
-                asked_at = self._clock()
+            if room > 0 and worker_id is not None and self.has_lease and not self._is_draining:
+                asked_at = self.clock()
                 try:
                     # After a failover, jobs may count as fetched again whose results the server has lost.
-                    if asked_at - self._compared_at >= self._lease / RENEWALS_PER_LEASE:
+                    if asked_at - self._compared_at >= self._queue.lease / RENEWALS_PER_LEASE:
                         self._compared_at = asked_at
-                        fetched = await self._queue.fetched_jobs(worker_id, self._name, self._jobs_of(worker_id))
+                        known = [each.job.job_id for each in self._attempts.values() if each.job.worker_id == worker_id]
+                        fetched = await self._queue.fetched_jobs(worker_id, self._name, known)
                     fetched += await self._queue.fetch(worker_id, self._name, room)
                 except QueueUnavailable as error:
                     self._compared_at = float("-inf")  # the fetch may have been committed
@@ -330,9 +300,6 @@ class RemoteWorker:
                     self._accept(each, asked_at)
             if not fetched:
                 await wait_for_event(self._jobs_announced, POLL_SECONDS)
-
-    def _jobs_of(self, worker_id: int) -> list[int]:
-        return [each.job.job_id for each in self._attempts.values() if each.job.worker_id == worker_id]
 
     def _accept(self, fetched: FetchedJob, asked_at: float) -> None:
         """Begin a fetched task. The deadline is measured from before the request, so it is rather too early than too late."""
@@ -343,10 +310,10 @@ class RemoteWorker:
         attempt = _Attempt(next(self._numbers), fetched, asked_at + fetched.seconds_left)
         self._attempts[attempt.number] = attempt
         if (obstacle := self._why_not_to_begin(fetched)) is not None:
-            self._set_result(attempt, Done(None, None, obstacle))
+            self._set_result(attempt, None, obstacle)
             return
         attempt.timer = asyncio.get_running_loop().call_later(fetched.seconds_left, self._end, attempt, "timeout")
-        attempt.beginning = asyncio.create_task(self._begin_when_permitted(attempt, fetched))
+        attempt.beginning = asyncio.create_task(self._begin_when_permitted(attempt))
 
     def _why_not_to_begin(self, fetched: FetchedJob) -> Exception | None:
         if fetched.key is None:
@@ -362,51 +329,52 @@ class RemoteWorker:
             return NotTaken(TOO_LATE)
         return None
 
-    async def _begin_when_permitted(self, attempt: _Attempt, fetched: FetchedJob) -> None:
+    async def _begin_when_permitted(self, attempt: _Attempt) -> None:
         """Begin a task as soon as the config of this machine permits it. Refuse it if that does not happen soon."""
-        last_look = min(attempt.ends_at, self._clock() + CONFIG_PATIENCE)
+        last_look = min(attempt.ends_at, self.clock() + CONFIG_PATIENCE)
         was_refused = False
         while not attempt.is_ending:
             try:
                 if was_refused:
                     self._reload()
-                task = self._codec.read_task(fetched.payload)
-                if fetched.held_by is not None:
-                    task = self._codec.block_task(task, f"{fetched.held_by} has locked it")
-                self._local.submit(attempt.number, _Job(task, attempt.ends_at))
+                attempt.task = self._codec.read_task(attempt.job.payload)
+                if attempt.job.held_by is not None:
+                    attempt.task = attempt.task.blocked_by(Skip.BUSY, f"{attempt.job.held_by} has locked it")
+                self._local.submit(attempt.number, attempt)
                 return
             except Exception as problem:  # noqa: BLE001 (the job would stay in progress)
                 may_change = isinstance(problem, AttemptRefused) and problem.may_change
-                if not may_change or self._clock() >= last_look or self._stopping:
+                if not may_change or self.clock() >= last_look or self._stopping:
                     self._refuse(attempt, problem)
                     return
             was_refused = True
             await asyncio.sleep(CONFIG_LOOK_SECONDS)
-        self._set_result(attempt, Done(None, None, attempt.interrupted or NeverBegun()))
+        self._set_result(attempt, None, attempt.interrupted or NeverBegun())
 
     def _refuse(self, attempt: _Attempt, problem: Exception) -> None:
         text = str(problem) if isinstance(problem, AttemptRefused) else f"{self._name} cannot run it: {problem}"
         log_event(logging.WARNING, "attempt_refused", attempt=attempt.job.key, problem=text)
-        self.counts.ended["refused"] += 1
-        self._set_result(attempt, Done(None, self._codec.refusal(text)), counted=True)
+        result = AttemptResult(Outcome.FAILED, Failure.EXIT, error=text, transient=True, calls=(UNSENT_CALL,))
+        self._set_result(attempt, result, None, "refused")
 
-    async def _carry_job(self, job: _Job, children: Children) -> AttemptResult:
-        if self._clock() >= self._lease_ends:  # the process was frozen after it had fetched the job
+    async def _carry_out(self, attempt: _Attempt, children: Children) -> AttemptResult:
+        if not self.has_lease:  # the process was frozen after it had fetched the job
             raise self._interrupted(LOST_CONTACT)
-        if self._clock() >= job.ends_at:
+        if self.clock() >= attempt.ends_at:
             raise NotTaken(TOO_LATE)
-        began_at = self._clock()
+        began_at = self.clock()
         try:
-            children.permit = self.permit_until(job.ends_at)
-            return await self._carry(job.task, children)
+            children.permit = Permit(self, attempt.ends_at)
+            return await self._carry(attempt.task, children)
         finally:
-            self.counts.carried += 1
-            self.counts.seconds += self._clock() - began_at
+            self.counts["carried"] += 1
+            self._carried_seconds += self.clock() - began_at
 
-    def _interrupt(self, attempt: _Attempt, interruption: Interrupted, why: EndReason) -> None:
-        if attempt.result is None and attempt.interrupted is None:
-            attempt.interrupted = interruption
-            self._end(attempt, why)
+    def _interrupt_all(self, why: str, *, was_stopped: bool = True) -> None:
+        for attempt in list(self._attempts.values()):
+            if attempt.result is None and attempt.interrupted is None:
+                attempt.interrupted = self._interrupted(why, was_stopped=was_stopped)
+                self._end(attempt, "shutdown")
 
     def _end(self, attempt: _Attempt, why: EndReason) -> None:
         self._local.cancel(attempt.number, why)
@@ -414,11 +382,10 @@ class RemoteWorker:
 
     def _give_up(self, attempt: _Attempt) -> None:
         """Forget a task that does not end, even after it was cancelled."""
-        if self._attempts.get(attempt.number) is attempt and attempt.result is None:
-            task = self._local.inflight().get(attempt.number)
-            if task is not None:
-                self._local.give_up(attempt.number, Done(task, None, TimeoutError("did not end, even after it was cancelled")))
-                self._results_ready.set()
+        if attempt.result is None:
+            error = TimeoutError("did not end, even after it was cancelled")
+            self._local.give_up(attempt.number, Done(attempt, None, error))
+            self._results_ready.set()
 
     # Cancellations.
 
@@ -438,7 +405,7 @@ class RemoteWorker:
                 why = reasons.get(attempt.job.key or "")
                 if why is not None and attempt.number in self._attempts and attempt.end_reason != why:
                     attempt.end_reason = why
-                    self._end(attempt, _end_reason(why))
+                    self._end(attempt, why)
 
     def _on_announcement(self, payload: str) -> None:
         if "abort" in payload:
@@ -448,20 +415,20 @@ class RemoteWorker:
 
     # Results.
 
-    def _set_result(self, attempt: _Attempt, done: Done[Any, AttemptResult], *, counted: bool = False) -> None:
-        """Keep the result of a task until it is written."""
+    def _set_result(
+        self, attempt: _Attempt, result: AttemptResult | None, error: BaseException | None, counted_as: str | None = None
+    ) -> None:
+        """Keep the result of a task until it is written. A complete one counts even if the task was interrupted before."""
         if attempt.timer is not None:
             attempt.timer.cancel()
-        is_success = done.result is not None and self._codec.is_success(done.result)
-        if attempt.interrupted is not None and not is_success:
-            done = Done(done.task, None, attempt.interrupted)
-        if not counted:
-            word = "interrupted" if isinstance(done.exception, Interrupted) else "ok" if done.exception is None else "error"
-            self.counts.ended[word] += 1
+        if attempt.interrupted is not None and (result is None or result.outcome not in SUCCESSES):
+            result, error = None, attempt.interrupted
+        word = "interrupted" if isinstance(error, Interrupted) else "ok" if error is None else "error"
+        self.counts[counted_as or word] += 1
         try:
-            attempt.result = self._codec.write_done(done)
-        except (LookupError, TypeError, ValueError) as error:  # it has something that JSON has not
-            attempt.result = self._codec.write_done(Done(done.task, None, error))
+            attempt.result = self._codec.write_done(Done(None, result, error))
+        except (LookupError, TypeError, ValueError) as unwritable:  # it has something that JSON has not
+            attempt.result = self._codec.write_done(Done(None, None, unwritable))
         self._results_ready.set()
 
     async def _report_results(self) -> None:
@@ -470,13 +437,10 @@ class RemoteWorker:
             await self._results_ready.wait()
             self._results_ready.clear()
             ended = self._local.results()
-            is_lease_over = self._clock() >= self._lease_ends
-            for number, done in ended:
-                if (attempt := self._attempts.get(number)) is None:
-                    continue
-                if is_lease_over and attempt.interrupted is None:  # the guard may have ended its program
-                    attempt.interrupted = self._interrupted(LOST_CONTACT, was_stopped=False)
-                self._set_result(attempt, done)
+            for _, done in ended:
+                if not self.has_lease and done.task.interrupted is None:  # the guard may have ended its program
+                    done.task.interrupted = self._interrupted(LOST_CONTACT, was_stopped=False)
+                self._set_result(done.task, done.result, done.exception)
             self._local.ack([number for number, _ in ended])
             batch = [(each, each.result) for each in self._attempts.values() if each.result is not None]
             if not batch:
@@ -494,14 +458,10 @@ class RemoteWorker:
             for attempt, _ in batch:
                 del self._attempts[attempt.number]
                 if attempt.job.key not in written and not attempt.may_be_written:
-                    self.counts.stale += 1
+                    self.counts["stale"] += 1
                     log_event(logging.WARNING, "result_too_late", attempt=attempt.job.key)
             self._jobs_announced.set()
 
     def _report_problem(self, problem: str | None) -> None:
         log_availability(problem, self.problem)
         self.problem = problem
-
-
-def _end_reason(why: str) -> EndReason:
-    return "timeout" if why == "timeout" else "shutdown" if why == "shutdown" else "cancelled"

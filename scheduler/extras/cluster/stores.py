@@ -1,4 +1,4 @@
-"""What the core calls for a database on a PostgreSQL server, and the standby of a daemon until it has the lease of the server.
+"""What the core calls for a database on a PostgreSQL server.
 
 `ServerStores` in scheduler/store/locations.py lists the functions. In addition, scheduler/engine/standby.py calls `make_standby`,
 and scheduler/cli/busy.py calls `make_lane`.
@@ -6,91 +6,83 @@ and scheduler/cli/busy.py calls `make_lane`.
 
 from __future__ import annotations
 
-import asyncio
-import logging
-from collections.abc import Callable
+import sqlite3
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from datetime import timedelta
+from typing import TypeVar
 
-from scheduler.engine.standby import DaemonParts, Standby
-from scheduler.extras.cluster.command_lanes import ServerLane
-from scheduler.extras.cluster.leadership import Leadership, lead_for_a_command
-from scheduler.extras.cluster.postgresql import ServerStore, open_server_read_only
-from scheduler.store.database import DatabaseUnavailable
-from scheduler.system.log import log_event
+from scheduler.extras.cluster.leadership import ServerStandby, lead_for_a_command
+from scheduler.extras.cluster.postgresql import (
+    LEADER_LOCK,
+    WRITER_SETTINGS,
+    ServerConnection,
+    ServerStore,
+    open_server_read_only,
+)
+from scheduler.store.lane_holds import COMMAND, COMMAND_HOLD, SERVER_NOW
+from scheduler.system.lanes import ClusterProblem
 
 __all__ = ["lead_for_a_command", "make_lane", "make_standby", "open_for_writing", "open_read_only"]
 
-STANDBY_INTERVAL = 0.5  # seconds after which a standby asks again whether it can lead
-LEASE_POLL = 0.05  # seconds between looks at a lease that is not confirmed
+T = TypeVar("T")
+
+KEEPS_PER_HOLD = 10
+
+OTHER = (
+    "select holder from hold where name = %(name)s and holder <> %(holder)s and holder like %(commands)s"  # noqa: S608
+    f" and until_at > {SERVER_NOW} limit 1"
+)
+# A command takes the lock alone, and thus waits until the transaction of the leader has ended.
+HOLD_LANE = f"""
+select pg_advisory_xact_lock({LEADER_LOCK}, tableoid::int) from _leader;
+insert into hold (name, holder, until_at) select %(name)s, %(holder)s, {SERVER_NOW} + %(millis)s where not exists ({OTHER})
+  on conflict (name, holder) do update set until_at = excluded.until_at;
+select ({OTHER}) as other, until_at > clock_timestamp() as leads, (select id from run where state = 'running'
+  and (kind = 'heartbeat' and name = %(name)s or kind = 'cron' and name = any(%(jobs)s)) limit 1) as running from _leader
+"""  # noqa: S608 (constants)
 
 
-class ServerStandby(Standby):
-    """Lets a daemon stand by until it has the lease, and start programs only while it has it."""
+class ServerLane:
+    """A lock in the database of several daemons, one of which leads: see `ClusterLane`. `jobs` are the jobs of this agent."""
 
-    is_possible = True
+    keep_every = COMMAND_HOLD.total_seconds() / KEEPS_PER_HOLD
 
-    def __init__(self, parts: DaemonParts) -> None:
-        settings = parts.settings
-        assert settings.postgresql is not None
-        self._parts = parts
-        self._lease = Leadership(settings.postgresql, parts.instance, settings.host, parts.clock, self.lose)
+    def __init__(self, name: str, server: str, jobs: Sequence[str], holder: str) -> None:
+        self._name = name
+        self._server = server
+        self._jobs = jobs
+        self._holder = holder
 
-    def allows_start(self) -> bool:
-        return self._lease.is_confirmed and not self.must_yield
+    def is_own_run(self) -> bool:
+        return False  # the caller has asked the database already
 
-    @property
-    def must_yield(self) -> bool:
-        return self.lost_because is not None or self._parts.store.is_fenced
+    def take(self) -> str | None:
+        return self._call(self.take_over)
 
-    def wait_to_lead(self, is_over: Callable[[bool], bool]) -> bool:
-        health = self._parts.engine.health
-        while (standby := self._try_to_lead()) is not None:
-            is_new = health.standby != standby
-            if is_new and health.problem is None:
-                log_event(logging.INFO, "standby", because=standby)
-            health.standby = standby
-            health.tried_at = self._parts.now()
-            self._parts.report_standby(health.problem or f"standby: {standby}", is_new)
-            if is_over(self._lease.has_seen_expired_lease):
-                return False
-            self._parts.wait(STANDBY_INTERVAL)
-        health.standby = None
-        return not self.must_yield
+    def take_over(self, db: ServerConnection) -> str | None:
+        """`take` over this connection.
 
-    def _try_to_lead(self) -> str | None:
-        """Lead if no other daemon does. Returns why not; None: this daemon leads. A server that is down is logged once."""
+        It waits until the transaction of the leader has ended, so that no run begins at the same time, and does not block the
+        renewal of the lease. All statements are sent at once, so a frozen command keeps no lock. The clock of the server decides,
+        also when a daemon on any host looks for holds.
+        """
+        millis = COMMAND_HOLD // timedelta(milliseconds=1)
+        values = {"name": self._name, "holder": self._holder, "commands": f"{COMMAND}%", "millis": millis, "jobs": [*self._jobs]}
+        (row,) = db.execute_at_once(HOLD_LANE, values)
+        if row["other"] is not None:
+            return f"{row['other']} has locked it"
+        return f"run {row['running']} is in progress" if row["running"] and row["leads"] else None
+
+    def release(self) -> None:
+        self._call(lambda db: db.execute("delete from hold where name = ? and holder = ?", (self._name, self._holder)))
+
+    def _call(self, ask: Callable[[ServerConnection], T]) -> T:
         try:
-            self._parts.store.connect()
-            if (standby := self._lease.try_to_lead()) is None:
-                self._see_that_rows_can_be_written()
-        except DatabaseUnavailable as error:
-            self._parts.engine.report_unavailable(self._parts.now(), str(error))
-            return str(error)
-        self._parts.engine.report_available()
-        return standby
-
-    def _see_that_rows_can_be_written(self) -> None:
-        """Raises DatabaseUnavailable, and gives the lease back, if not."""
-        self._lease.start()  # the rest may take longer than the lease lasts
-        self._parts.store.epoch = self._lease.epoch
-        try:
-            self._parts.adopt_last_config()
-        except DatabaseUnavailable:
-            self._lease.give_back()
-            raise
-        log_event(logging.INFO, "leading", epoch=self._lease.epoch)
-
-    async def wait_until_allowed(self) -> None:
-        """A daemon that was frozen after the claim of a run must not start it: another one may have started it again."""
-        while not self.allows_start():
-            await asyncio.sleep(LEASE_POLL)
-
-    def lose(self, problem: str) -> None:
-        self.lost_because = problem
-        self._parts.store.abort()
-        self._parts.end_runs()
-
-    def stop(self, *, release: bool) -> None:
-        self._lease.stop(release=release)
+            with closing(ServerConnection(self._server, WRITER_SETTINGS)) as db:
+                return ask(db)
+        except sqlite3.Error as error:
+            raise ClusterProblem(str(error)) from error
 
 
 open_for_writing = ServerStore.open_server

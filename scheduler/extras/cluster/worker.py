@@ -9,17 +9,14 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
-from operator import attrgetter
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from heartbeat.attempt import Elapsed
-from heartbeat.runners import Resources
 from heartbeat.words import list_names
 from heartbeatd.state_folder import config_folder
 from scheduler.config.file.diagnostics import ConfigError
@@ -31,7 +28,7 @@ from scheduler.extras.cluster.payloads import ClaimCodec, lock_of_lane, missing_
 from scheduler.extras.cluster.remote_worker import RemoteWorker
 from scheduler.extras.cluster.worker_guard import WorkerFile, end_programs_of_dead_workers
 from scheduler.model.daemon_health import DEFAULT_QUEUE
-from scheduler.model.entry import Claim, Entry, Key
+from scheduler.model.entry import Claim
 from scheduler.model.expected_error import InputError
 from scheduler.model.outcome import AttemptResult, Skip
 from scheduler.model.settings import RemoteQueue, Settings
@@ -47,6 +44,9 @@ from scheduler.work.executor import WorkerLoop
 from scheduler.work.plan import Plan, make_plan
 from scheduler.work.run_extras import Tracing, resources_of_run
 
+if TYPE_CHECKING:
+    from scheduler.web.server import ServerThread
+
 
 class WorkerConfig:
     """The worker's copy of the config. `reload` reads the file again if it has changed; a file with errors is not applied."""
@@ -56,15 +56,7 @@ class WorkerConfig:
         self._path = path
         self._environ = environ
         self._content = hash_of_file(path)
-        self._plan = self._load()
-
-    @property
-    def settings(self) -> Settings:
-        return self._plan.settings
-
-    def entries(self) -> Mapping[Key, Entry]:
-        """The agents and jobs."""
-        return self._plan.entries
+        self.plan = self._load()
 
     def reload(self, *, always: bool = False) -> None:
         """Apply the file if it has changed. Errors are logged."""
@@ -73,7 +65,7 @@ class WorkerConfig:
             return
         self._content = content
         try:
-            self._plan = self._load()
+            self.plan = self._load()
         except ConfigError as error:
             for line in str(error).splitlines():
                 log_event(logging.ERROR, "reload_refused", problem=line)
@@ -85,12 +77,12 @@ class WorkerConfig:
         return make_plan(loaded.settings)
 
 
-def find_unrunnable(config: WorkerConfig) -> Iterator[tuple[str, str]]:
+def find_unrunnable(plan: Plan) -> Iterator[tuple[str, str]]:
     """The agents and jobs that this worker cannot run, and why: a secret, a file or a program is missing on its machine."""
-    for (kind, name), entry in config.entries().items():
+    for entry in plan.entries.values():
         if entry.enabled and (problem := missing_secret(entry)):
-            yield kind.label_of(name), problem
-    for section, name, _, message in find_missing_files(config.settings):
+            yield entry.label, problem
+    for section, name, _, message in find_missing_files(plan.settings):
         if section != "channels":
             yield f"{'agent' if section == 'agents' else 'cron'}/{name}", message
 
@@ -110,54 +102,42 @@ def run_worker(
         raise InputError(f"--listen: {listen!r} is not an address; write 127.0.0.1:7858 or [::1]:7858")
     log.set_up_log(sys.stderr, form=form, level=getattr(logging, level.upper()))
     config = WorkerConfig(path, os.environ)
-    settings, remote, clock = config.settings, _remote_queue(config.settings), BootClock()
+    settings, clock = config.plan.settings, BootClock()
+    remote = _remote_queue(settings)
     name, queues = name or f"{settings.host}-{os.getpid()}", queues or (DEFAULT_QUEUE,)
     log.set_log_zone(settings.zone)
     make_state_folder(settings.state.parent)
     limit = concurrency or settings.limits.concurrency
     file_limits.raise_file_limit(limit)
-    lanes_here = _LanesOfWorker(lanes.lanes_beside(settings.state), name)
-    lanes_here.lanes.make_lock_files()
-    http = HttpClient(lambda: config.settings.network)
-    traces = Tracing(lambda: config.settings, name)
+    lanes_here = lanes.lanes_beside(settings.state)
+    lanes_here.make_lock_files()
+    http = HttpClient(lambda: config.plan.settings.network)
+    traces = Tracing(lambda: config.plan.settings, name)
     end_programs_of_dead_workers(settings.state.parent / "workers")
     own_file = WorkerFile(settings.state.parent / "workers")
     guard = own_file.start_guard(clock.read)
     traces.prepare(settings)
-    loop = WorkerLoop(clock)
+    loop, runs = WorkerLoop(clock), _RunsHere(lanes_here, name, http, own_file, traces)
     running = RemoteWorker(
-        JobQueue(remote.dsn, remote.name, serves=queues),
-        ClaimCodec(config.entries, config_folder(settings.path), name),
-        partial(_carry_out_run, lanes_here, http, own_file, traces.run_attempt),
-        attrgetter("run.mark"),
+        JobQueue(remote, queues),
+        ClaimCodec(lambda: config.plan.entries, config_folder(settings.path), name),
+        runs.carry_out,
         loop,
         name=name,
         concurrency=limit,
-        lease=remote.lease.total_seconds(),
         clock=clock.read,
         reload=config.reload,
-        locked_lanes=lanes_here.find_locked,
+        locked_lanes=runs.find_locked,
         note_lease=own_file.note_lease,
         process_id=own_file.process_id,
     )
 
     async def run_until_signal() -> None:
-        hurry = asyncio.Event()
-
-        def on_stop() -> None:
-            if running.is_stopping:
-                hurry.set()
-            running.stop()
-
         main = asyncio.get_running_loop()
-        main.add_signal_handler(signal.SIGTERM, on_stop)
-        main.add_signal_handler(signal.SIGINT, on_stop)
+        main.add_signal_handler(signal.SIGTERM, running.stop)
+        main.add_signal_handler(signal.SIGINT, running.stop)
         main.add_signal_handler(signal.SIGHUP, partial(config.reload, always=True))
-        health = None
-        if address is not None:
-            from scheduler.extras.cluster.worker_health import serve_health  # takes half as long to import as all of the worker
-
-            health = serve_health(*address, running.find_problem, running.metrics)
+        health = serve_health(*address, running) if address else None
         log_event(
             logging.INFO,
             "started",
@@ -168,12 +148,12 @@ def run_worker(
             listen=health.url if health else None,
             queues=",".join(queues),
         )
-        for entry, problem in find_unrunnable(config):
+        for entry, problem in find_unrunnable(config.plan):
             log_event(logging.WARNING, "cannot_run", entry=entry, problem=problem)
-        for queue in sorted(set(queues) - {entry.queue for entry in config.entries().values() if entry.enabled}):
+        for queue in sorted(set(queues) - {entry.queue for entry in config.plan.entries.values() if entry.enabled}):
             log_event(logging.WARNING, "queue_unused", queue=queue, problem="no enabled agent or job of this config uses it")
         try:
-            await running.run(config.settings.limits.shutdown_grace.total_seconds(), hurry)
+            await running.run(config.plan.settings.limits.shutdown_grace.total_seconds())
         finally:
             if health is not None:
                 health.stop()
@@ -186,6 +166,28 @@ def run_worker(
     log_event(logging.INFO, "stopped", worker=name)
 
 
+def serve_health(host: str, port: int, running: RemoteWorker) -> ServerThread:
+    """Serve `/healthz` and `/metrics` in a thread of its own, without a token. Raises CannotListen."""
+    from starlette.applications import Starlette
+    from starlette.responses import PlainTextResponse
+    from starlette.routing import Route
+
+    from scheduler.web.connection_timeouts import ClientTimeouts
+    from scheduler.web.server import ServerThread, bind_socket  # they take half as long to import as all of the worker
+
+    def healthz(_: object) -> PlainTextResponse:
+        problem = running.find_problem()
+        return PlainTextResponse(f"{problem or 'ok'}\n", status_code=200 if problem is None else 503)
+
+    def metrics(_: object) -> PlainTextResponse:
+        lines = "".join(f"{name} {value:g}\n" for name, value in running.metrics().items())
+        return PlainTextResponse(lines, media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    app = Starlette(routes=[Route("/healthz", healthz), Route("/metrics", metrics)])
+    listener = bind_socket(host, port)
+    return ServerThread(app, listener, f"http://{host}:{listener.getsockname()[1]}", ClientTimeouts(), None)
+
+
 def _remote_queue(settings: Settings) -> RemoteQueue:
     """Raises InputError if the runs are not executed by workers."""
     if settings.remote is None:
@@ -195,40 +197,49 @@ def _remote_queue(settings: Settings) -> RemoteQueue:
 
 def drain_worker(name: str, path: Path) -> None:
     """Let a worker take no more runs."""
-    remote = _remote_queue(WorkerConfig(path, os.environ).settings)
+    remote = _remote_queue(WorkerConfig(path, os.environ).plan.settings)
+
+    async def drain(queue: JobQueue) -> list[int]:
+        if not (found := await queue.drain(name)):
+            names = list_names([each.name for each in await queue.find_workers()])
+            problem = f"no worker {name!r} is running; write one of these: {names}" if names else "no worker is running"
+            raise InputError(problem)
+        return found
+
     try:
-        running = ask_queue(remote, lambda queue: _drain(queue, name, remote.lease.total_seconds()), may_create=False)
+        running = sum(ask_queue(remote, drain, may_create=False))
     except QueueUnavailable as error:
         raise InputError(f"the queue cannot be used: {error}") from error
     click.echo(f"{name} takes no more runs; it stops " + (f"after its runs in progress: {running}" if running else "now"))
 
 
-async def _drain(queue: JobQueue, name: str, lease: float) -> int:
-    if not (found := await queue.drain(name, lease)):
-        names = list_names([each.name for each in await queue.find_workers(lease)])
-        raise InputError(f"no worker {name!r} is running; write one of these: {names}" if names else "no worker is running")
-    return sum(found)
+class _RunsHere:
+    """Carries out attempts on this machine, with their agents locked here as long as they last.
 
+    After a run, a program that it has left behind may still hold the lock.
+    """
 
-class _LanesOfWorker:
-    """The locks on this machine. After a run, a program that it has left behind may still hold the lock."""
-
-    def __init__(self, lanes_here: Lanes, worker: str) -> None:
-        self.lanes = lanes_here
+    def __init__(self, lanes_here: Lanes, worker: str, http: HttpClient, own_file: WorkerFile, traces: Tracing) -> None:
+        self._lanes = lanes_here
         self._worker = worker
+        self._http = http
+        self._own_file = own_file
+        self._traces = traces
         self._lock = threading.Lock()
-        self._left: set[str] = set()
+        self._left: set[str] = set()  # the agents whose locks ended runs have left behind
 
-    @contextmanager
-    def lock_for(self, claim: Claim) -> Iterator[tuple[Claim, tuple[int, ...]]]:
-        """As `Lanes.lock_for_claim`. The name of the machine is added to the program that has the lock."""
+    async def carry_out(self, claim: Claim, children: Children) -> AttemptResult:
+        """Carry out one attempt. If a program has the lock, its name is given with that of this machine."""
+        started_at = time.monotonic()
+        elapsed = lambda: timedelta(seconds=time.monotonic() - started_at)  # noqa: E731
         inherited: tuple[int, ...] = ()
         try:
-            with self.lanes.lock_for_claim(claim) as (claim_in_lane, inherited):
+            with self._lanes.lock_for_claim(claim) as (claim_in_lane, inherited), self._own_file.note_run(claim.run.mark):
                 held_by = claim_in_lane.facts.blocked.get(Skip.BUSY)
                 if claim_in_lane is not claim and held_by:
                     claim_in_lane = claim.blocked_by(Skip.BUSY, f"{held_by} on {self._worker}")
-                yield claim_in_lane, inherited
+                resources = resources_of_run(children, inherited, self._http)
+                return await self._traces.run_attempt(claim_in_lane, resources, elapsed)
         finally:
             if inherited and claim.entry.lane is not None and self._is_locked(claim.entry.lane):
                 with self._lock:
@@ -241,19 +252,4 @@ class _LanesOfWorker:
             return [lock_of_lane(name) for name in sorted(self._left)]
 
     def _is_locked(self, name: str) -> bool:
-        return self.lanes.is_locked_by(name, os.getpid())
-
-
-async def _carry_out_run(
-    lanes_here: _LanesOfWorker,
-    http: HttpClient,
-    own_file: WorkerFile,
-    run_attempt: Callable[[Claim, Resources, Elapsed], Awaitable[AttemptResult]],
-    claim: Claim,
-    children: Children,
-) -> AttemptResult:
-    """Carry out one attempt, with its agent locked on this machine as long as it lasts."""
-    started_at = time.monotonic()
-    elapsed = lambda: timedelta(seconds=time.monotonic() - started_at)  # noqa: E731
-    with lanes_here.lock_for(claim) as (claim_in_lane, inherited), own_file.note_run(claim.run.mark):
-        return await run_attempt(claim_in_lane, resources_of_run(children, inherited, http), elapsed)
+        return self._lanes.is_locked_by(name, os.getpid())

@@ -5,22 +5,27 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import patience
+from heartbeat_specs import AGENT
 from patience import PATIENCE
 from servers.postgres import PostgresServer
 
 from heartbeatd.secret import Secret
 from scheduler.extras.cluster.executors import RemoteExecutor
-from scheduler.extras.cluster.job_queue import JobQueue, NewAttempt, QueueUnavailable
+from scheduler.extras.cluster.job_queue import JobQueue, QueueUnavailable
 from scheduler.extras.cluster.payloads import ClaimCodec
 from scheduler.extras.cluster.remote_worker import RemoteWorker
-from scheduler.model.daemon_health import QueueState
-from scheduler.model.settings import Settings
+from scheduler.model.entry import Claim, HeartbeatEntry, Key, OpenRun
+from scheduler.model.outcome import AttemptResult, Kind, Outcome, Trigger
+from scheduler.model.settings import RemoteQueue, Settings
 from scheduler.system.boot_clock import BootClock
 from scheduler.system.process import Children
 from scheduler.work.executor import Done, Interrupted, NeverBegun, WorkerLoop
@@ -30,47 +35,63 @@ T = TypeVar("T")
 Carry = Callable[[str, Children], Coroutine[Any, Any, str]]
 Call = Callable[[], Awaitable[Any]]
 
+NOW = datetime(2026, 3, 2, 8, tzinfo=UTC)
 QUEUES = itertools.count(1)
 DATABASES: dict[str, str] = {}  # one for each server: creating the tables takes a while
 
 
-class TextCodec(ClaimCodec):
-    """Tasks and results are texts instead of claims. Each task has a lock of its own, and `seconds` until its deadline."""
+class TextEntries(dict[Key, HeartbeatEntry]):
+    """A config with an agent of every name. Each has `seconds` from its submission to its deadline."""
 
-    def __init__(self, prefix: str = "", seconds: float = 3600.0) -> None:
-        super().__init__(dict, Path(), "worker")
-        self._prefix = prefix
-        self._seconds = seconds
+    seconds = 3600.0
 
-    def key(self, number: int, task: str) -> str:
-        return f"{self._prefix}/{number}/{task}"
+    def get(self, key: Key, default: object = None) -> HeartbeatEntry:  # type: ignore[override]
+        return HeartbeatEntry(replace(AGENT, name=key[1], timeout=timedelta(seconds=self.seconds)))
 
-    def new_attempt(self, key: str, owner: str, task: str, server: str | None) -> NewAttempt:
-        return NewAttempt(key, owner, f"{self._prefix}/{task}", self.write_task(task), self._seconds, server)
 
-    def task_to_json(self, task: str) -> Mapping[str, Any]:
-        return {"task": task}
+class TextExecutor(RemoteExecutor):
+    """An executor whose tasks and results are texts. The name of each task's agent, and thus of its lock, is its text after the owner."""
 
-    def task_from_json(self, data: Mapping[str, Any]) -> str:
-        return str(data["task"])
+    def __init__(self, queue: JobQueue, entries: TextEntries, links: DaemonLinks) -> None:
+        super().__init__(queue, ClaimCodec(lambda: entries, Path(), "host"), links)
+        self._entries = entries
+        self._owner = links.instance
+        self._fences: Counter[int] = Counter()
 
-    def read_leftover(self, payload: str) -> str:
-        return self.read_task(payload)
+    def submit(self, number: int, task: str) -> None:  # type: ignore[override]
+        self._fences[number] += 1
+        super().submit(number, self.claim(number, task))
 
-    def result_to_json(self, result: str) -> Any:
-        return result
+    def claim(self, number: int, task: str) -> Claim:
+        run = OpenRun(number, "running", NOW, Trigger.API, 1, 0, self._fences[number], self._owner, NOW)
+        return Claim(self._entries.get((Kind.HEARTBEAT, f"{self._owner}/{task}")), run)
 
-    def result_from_json(self, data: Any) -> str:
-        return str(data)
+    def results(self) -> list[tuple[int, Done[str, str]]]:  # type: ignore[override]
+        return [
+            (number, Done(text_of(done.task), done.result and (done.result.text or done.result.error), done.exception))
+            for number, done in super().results()
+        ]
 
-    def is_success(self, result: str) -> bool:
-        return False
+    def inflight(self) -> dict[int, str]:  # type: ignore[override]
+        return {number: text_of(claim) for number, claim in super().inflight().items()}
 
-    def block_task(self, task: str, held_by: str) -> str:
-        return f"{task}: {held_by}"
+    def give_up(self, number: int, done: Done[str, str]) -> None:  # type: ignore[override]
+        super().give_up(number, Done(self.claim(number, done.task), AttemptResult(Outcome.OK, text=done.result), done.exception))
 
-    def refusal(self, problem: str) -> str:
-        return f"refused: {problem}"
+
+def text_of(claim: Claim) -> str:
+    return claim.entry.name.partition("/")[2]
+
+
+def carry_texts(
+    carry: Carry, outcome: Outcome = Outcome.FAILED
+) -> Callable[[Claim, Children], Coroutine[Any, Any, AttemptResult]]:
+    """What a worker calls for a claim. The text that `carry` returns is the answer of a run with this outcome."""
+
+    async def carry_claim(claim: Claim, children: Children) -> AttemptResult:
+        return AttemptResult(outcome, text=await carry(text_of(claim), children))
+
+    return carry_claim
 
 
 class Work:
@@ -114,16 +135,35 @@ class Once:
         return answer
 
 
+class HeldBack:
+    """The first answer that is not empty is held back: it `has_come`, and arrives when the test says `go_on`."""
+
+    def __init__(self) -> None:
+        self.has_come, self.go_on = threading.Event(), threading.Event()
+
+    async def __call__(self, call: Call) -> Any:
+        answer = await call()
+        if answer and not self.has_come.is_set():
+            self.has_come.set()
+            await wait_for_event(self.go_on)
+        return answer
+
+
 async def wait_for_event(event: threading.Event) -> None:
     while not event.is_set():
         await asyncio.sleep(0.01)
 
 
-def use_queue(dsn: Secret, name: str, act: Callable[[JobQueue], Awaitable[T]], **options: Any) -> T:
+def queue_in(dsn: str, name: str, lease: float = 60.0) -> RemoteQueue:
+    """The queue with this name in a database."""
+    return RemoteQueue(Secret(dsn), name, timedelta(seconds=lease))
+
+
+def use_queue(dsn: str, name: str, act: Callable[[JobQueue], Awaitable[T]]) -> T:
     """The result of `act` over new connections. Raises QueueUnavailable."""
 
     async def connect_and_act() -> T:
-        queue = JobQueue(dsn, name, **options)
+        queue = JobQueue(queue_in(dsn, name))
         try:
             await queue.open()
             return await act(queue)
@@ -142,10 +182,9 @@ def links_of_texts(
     loop: WorkerLoop,
     notify: Callable[[], object],
     may_submit: Callable[[], bool] = lambda: True,
-    report_state: Callable[[QueueState], None] = lambda _: None,
 ) -> DaemonLinks:
-    """The daemon of an executor whose tasks are texts: it has no agents and no jobs."""
-    return DaemonLinks(dict, owner, loop, notify, may_submit, report_state, lambda _: None, Tracing(no_settings))
+    """The daemon of an executor whose tasks are texts."""
+    return DaemonLinks(dict, owner, loop, notify, may_submit, lambda _: None, lambda _: None, Tracing(no_settings))
 
 
 class RemoteBench:
@@ -163,9 +202,10 @@ class RemoteBench:
         folder = str(server.folder)
         if folder not in DATABASES:
             DATABASES[folder] = server.database()
-        self.dsn = Secret(DATABASES[folder])
+        self.dsn = DATABASES[folder]
         self.queue = f"queue{next(QUEUES)}"
         self.offset = 0.0
+        self.entries = TextEntries()
         self._closers: list[Callable[[], None]] = []
 
     def __enter__(self) -> RemoteBench:
@@ -180,13 +220,13 @@ class RemoteBench:
 
     def query(self, statement: str) -> str:
         """The output of psql. {queue} stands for the name of the queue."""
-        return self._server.query(self.dsn.reveal(), statement.format(queue=self.queue))
+        return self._server.query(self.dsn, statement.format(queue=self.queue))
 
     def use(self, act: Callable[[JobQueue], Awaitable[T]]) -> T:
         """The result of `act` for the queue, over new connections."""
         return use_queue(self.dsn, self.queue, act)
 
-    def make(self, carry: Carry, notify: Callable[[], None], places: int = 8) -> RemoteExecutor:
+    def make(self, carry: Carry, notify: Callable[[], None], places: int = 8) -> TextExecutor:
         """A remote executor with a queue and a worker of its own, which carries out at most `places` tasks at a time."""
         self.queue = f"queue{next(QUEUES)}"
         self.start_worker(carry, places)
@@ -198,33 +238,30 @@ class RemoteBench:
         *,
         owner: str | None = None,
         lease: float = 60.0,
-        seconds: float = 3600.0,
         may_submit: Callable[[], bool] = lambda: True,
-        report_state: Callable[[QueueState], None] = lambda _: None,
         kind: type[JobQueue] = JobQueue,
-    ) -> RemoteExecutor:
+    ) -> TextExecutor:
         """A remote executor without a worker."""
         loop = WorkerLoop(self._clock)
-        name = owner or self.queue
-        links = links_of_texts(name, loop, notify, may_submit, report_state)
-        executor = RemoteExecutor(kind(self.dsn, self.queue), TextCodec(name, seconds), links, lease)
+        links = links_of_texts(owner or self.queue, loop, notify, may_submit)
+        executor = TextExecutor(kind(queue_in(self.dsn, self.queue, lease)), self.entries, links)
         self._closers += [loop.close, executor.close]  # called in reverse
         return executor
 
-    def submit(self, *tasks: str, **options: Any) -> RemoteExecutor:
+    def submit(self, *tasks: str, **options: Any) -> TextExecutor:
         """An executor that has submitted these tasks, with the numbers 1, 2 and so on."""
         executor = self.make_executor(**options)
         for number, task in enumerate(tasks, 1):
             executor.submit(number, task)
         return executor
 
-    def submit_all(self, *tasks: str, **options: Any) -> RemoteExecutor:
+    def submit_all(self, *tasks: str, **options: Any) -> TextExecutor:
         """As `submit`, when the queue has all of them."""
         executor = self.submit(*tasks, **options)
         self._wait_until(executor.is_flushed)
         return executor
 
-    def ends(self, executor: RemoteExecutor, number: int = 1) -> list[str]:
+    def ends(self, executor: TextExecutor, number: int = 1) -> list[str]:
         """How so many tasks have ended: the result, `stopped` or `lost` with the worker, `never begun`, or the error."""
         self._wait_until(lambda: len(executor.results()) == number)
         return [_describe_end(done) for _, done in sorted(executor.results(), key=lambda each: each[0])]
@@ -236,22 +273,22 @@ class RemoteBench:
         *,
         name: str = "worker",
         lease: float = 60.0,
-        codec: TextCodec | None = None,
+        codec: type[ClaimCodec] = ClaimCodec,
+        outcome: Outcome = Outcome.FAILED,
         kind: type[JobQueue] = JobQueue,
         grace: float = 0.0,
-        hurry: asyncio.Event | None = None,
         **options: Any,
     ) -> RemoteWorker:
         """A worker in a thread of this process. `options` are passed to it."""
         loop = WorkerLoop(self._clock)
         worker = RemoteWorker(
-            kind(self.dsn, self.queue), codec or TextCodec(), carry or Work(), str, loop, name=name, concurrency=places,
-            lease=lease, clock=lambda: self._clock.read() + self.offset, **options,
+            kind(queue_in(self.dsn, self.queue, lease)), codec(lambda: self.entries, Path(), name), carry_texts(carry or Work(), outcome), loop,
+            name=name, concurrency=places, clock=lambda: self._clock.read() + self.offset, **options,
         )  # fmt: skip
 
         def run() -> None:
             with asyncio.Runner(loop_factory=self._clock.new_loop) as runner:
-                runner.run(worker.run(grace, hurry))
+                runner.run(worker.run(grace))
 
         thread = threading.Thread(target=run, daemon=True)
         thread.start()

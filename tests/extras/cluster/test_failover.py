@@ -22,7 +22,6 @@ from test_story_slots import agent, job
 from world import Delayed, MakeWorld, World
 
 from heartbeat.runners import ProcessResult
-from heartbeatd.secret import Secret
 from scheduler.extras.cluster.executors import RemoteExecutor
 from scheduler.extras.cluster.job_queue import QueueUnavailable
 from scheduler.extras.cluster.leadership import Leadership
@@ -198,7 +197,7 @@ class ReplacedServer:
         self._proxy = stack.enter_context(PostgresProxy(self._server.database()))
         self._has_failed_over = threading.Event()
         self.bench = RemoteBench(self._server, BootClock())
-        self.bench.dsn = Secret(self._proxy.dsn)
+        self.bench.dsn = self._proxy.dsn
         self.work = Work()
 
     def submit(self, *, is_confirmed: bool = True) -> RemoteExecutor:
@@ -313,7 +312,7 @@ def test_a_run_may_begin_on_another_server_only_if_its_own_cannot_be_read_or_los
 
 
 def ask_for_server(dsn: str) -> str | None:
-    return use_queue(Secret(dsn), "asked", lambda queue: queue.find_server())
+    return use_queue(dsn, "asked", lambda queue: queue.find_server())
 
 
 @required_programs.needs("initdb")

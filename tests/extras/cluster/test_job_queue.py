@@ -16,10 +16,9 @@ import pytest
 import required_programs
 from checkout import HOME
 from patience import PATIENCE
-from remote_bench import RemoteBench, use_queue
+from remote_bench import RemoteBench, queue_in, use_queue
 from servers.postgres import PostgresServer
 
-from heartbeatd.secret import Secret
 from scheduler import __version__
 from scheduler.extras.cluster import job_queue
 from scheduler.extras.cluster.job_queue import AttemptEnd, FetchedJob, JobQueue, NewAttempt, QueueUnavailable, UnbegunEnds
@@ -40,8 +39,8 @@ class OwnQueue(JobQueue):
     def __init__(self, dsn: str) -> None:
         self.owner = next(NAMES)
         self.lane = f"agent/{self.owner}"
-        self.dsn = Secret(dsn)
-        super().__init__(self.dsn, self.owner)
+        self.dsn = dsn
+        super().__init__(queue_in(dsn, self.owner))
 
     def attempt(self, run: int = 1) -> NewAttempt:
         """The first attempt of a run of the agent."""
@@ -75,15 +74,17 @@ def anyio_backend() -> str:
 
 @pytest.fixture
 async def own(postgres: PostgresServer) -> AsyncIterator[OwnQueue]:
-    queue = OwnQueue(RemoteBench(postgres, BootClock()).dsn.reveal())
+    queue = OwnQueue(RemoteBench(postgres, BootClock()).dsn)
     async with opened(queue):
         yield queue
 
 
 async def test_a_run_is_blocked_by_a_program_that_holds_its_lane_but_not_by_one_that_has_vanished(own: OwnQueue) -> None:
-    await own.hold_lanes([own.lane], "vanished", OVER, is_held=True)
+    own.lease = OVER
+    await own.hold_lanes([own.lane], "vanished")
     for seconds, holder in ((LEASE, "living"), (OVER, None)):
-        await own.hold_lanes([own.lane], "living", seconds, is_held=True)
+        own.lease = seconds
+        await own.hold_lanes([own.lane], "living")
         job = await own.submit_and_fetch()
         assert job.held_by == holder
         await own.finish([(job, "{}")])
@@ -91,16 +92,17 @@ async def test_a_run_is_blocked_by_a_program_that_holds_its_lane_but_not_by_one_
 
 
 async def test_commands_get_a_lane_in_turn_but_do_not_wait_for_one_that_has_vanished(own: OwnQueue) -> None:
-    obstacle = lambda name: own.find_lane_obstacle(own.lane, name, LEASE)  # noqa: E731
-    await own.hold_lanes([own.lane], "first", LEASE, is_held=False)
-    await own.hold_lanes([own.lane], "second", LEASE, is_held=False)
-    assert (await obstacle("first"), await obstacle("second")) == (None, "first has locked it")
-    await own.hold_lanes([own.lane], "first", OVER, is_held=False)  # its machine was suspended
-    assert await obstacle("second") is None
-    await own.hold_lanes([own.lane], "second", LEASE, is_held=True)
-    await own.hold_lanes([own.lane], "first", LEASE, is_held=False)
-    await own.hold_lanes([own.lane], "second", LEASE, is_held=False)  # again, because the answer was lost
-    assert await obstacle("first") == "second has locked it"
+    take = lambda name: own.take_lane(own.lane, name)  # noqa: E731
+    job = await own.submit_and_fetch()
+    assert await take("first") == "a run is in progress on w"
+    await own.finish([(job, "{}")])
+    assert await take("second") == "first has locked it"  # it has waited for longer
+    own.lease = OVER
+    await own.hold_lanes([own.lane], "first", is_held=False)  # its machine was suspended
+    own.lease = LEASE
+    for _ in range(2):  # again, because the answer was lost
+        assert await take("second") is None
+    assert await take("first") == "second has locked it"
 
 
 async def test_a_worker_that_renewed_its_lease_too_long_ago_is_not_listed_and_no_command_waits_for_it(
@@ -113,9 +115,9 @@ async def test_a_worker_that_renewed_its_lease_too_long_ago_is_not_listed_and_no
         (renewed.format(70), None, []),
         ("delete from procrastinate_workers", None, []),
     ):
-        postgres.query(own.dsn.reveal(), f"{change} where id = {job.worker_id}")
-        assert await own.find_lane_obstacle(own.lane, "command", LEASE) == why
-        assert [each.name for each in await own.find_workers(LEASE)] == listed
+        postgres.query(own.dsn, f"{change} where id = {job.worker_id}")
+        assert await own.take_lane(own.lane, "command") == why
+        assert [each.name for each in await own.find_workers()] == listed
 
 
 async def test_a_program_of_an_earlier_run_is_not_taken_for_one_of_the_run_in_progress(own: OwnQueue) -> None:
@@ -127,15 +129,17 @@ async def test_the_run_of_a_worker_whose_row_is_gone_is_ended_but_not_soon_after
     job = await own.submit_and_fetch()
     assert job.worker_id is not None
     await own.unregister(job.worker_id)
-    assert [await own.reap([own.owner], lease, lambda worker: "{}") for lease in (86400.0, 0.0)] == [[], [job.key]]
+    for own.lease, ended in ((86400.0, []), (0.0, [job.key])):
+        assert await own.reap([own.owner], lambda worker: "{}") == ended
 
 
 async def test_a_job_that_nobody_wants_does_not_keep_its_lane_locked_when_its_worker_is_gone(own: OwnQueue) -> None:
     job = await own.submit_and_fetch()
     await own.forget([job.key or ""])
-    await own.submit([own.attempt(run=2)])
-    for lease, fetched in ((LEASE, []), (OVER, [own.attempt(run=2).key])):
-        await own.reap([own.owner], lease, lambda worker: "{}")
+    following = own.attempt(run=2)
+    await own.submit([following])
+    for own.lease, fetched in ((LEASE, []), (OVER, [following.key])):
+        await own.reap([own.owner], lambda worker: "{}")
         assert await own.fetch_again(job) == fetched
 
 
@@ -162,7 +166,7 @@ async def test_an_attempt_whose_submission_is_being_committed_is_withdrawn_and_d
         withdraw = lambda queue: queue.withdraw([key], "cancelled", ENDS, [key])  # noqa: E731
         answers.append(cancelling.submit(use_queue, own.dsn, own.owner, withdraw))
         deadline = time.monotonic() + PATIENCE
-        while not answers[0].done() and postgres.query(own.dsn.reveal(), waiting) == "0":
+        while not answers[0].done() and postgres.query(own.dsn, waiting) == "0":
             assert time.monotonic() < deadline
             time.sleep(0.01)
         return True
@@ -234,7 +238,7 @@ async def test_a_worker_fetches_only_runs_of_its_queues(own: OwnQueue) -> None:
         [replace(own.attempt(run), lock=f"{own.lane}/{run}", queue=name) for run, name in enumerate(("default", "gpu", "big"))]
     )
     for serves, runs in ((["default"], [0]), (["big", "gpu"], [1, 2])):
-        served = JobQueue(own.dsn, own.owner, serves=serves)
+        served = JobQueue(queue_in(own.dsn, own.owner), serves)
         async with opened(served):
             fetched = await served.fetch(await served.register("w"), "w", 10)
         assert sorted(str(job.key) for job in fetched) == [own.attempt(run).key for run in runs]
@@ -242,7 +246,7 @@ async def test_a_worker_fetches_only_runs_of_its_queues(own: OwnQueue) -> None:
 
 async def test_the_runs_that_wait_are_counted_by_queue_and_those_of_another_cluster_or_in_progress_are_not(own: OwnQueue) -> None:
     await own.submit_and_fetch(run=8)
-    other = JobQueue(own.dsn, f"{own.owner}-2")
+    other = JobQueue(queue_in(own.dsn, f"{own.owner}-2"))
     await own.submit([replace(own.attempt(run), queue=name) for run, name in enumerate(["gpu", "default", "gpu"])])
     async with opened(other):
         await other.submit([replace(own.attempt(run + 5), queue="gpu") for run in range(3)])
@@ -251,34 +255,22 @@ async def test_the_runs_that_wait_are_counted_by_queue_and_those_of_another_clus
 
 async def test_a_worker_is_listed_with_its_queues_its_runs_and_whether_it_drains(own: OwnQueue) -> None:
     await own.submit([own.attempt()])
-    serving, other = JobQueue(own.dsn, own.owner, serves=["default", "gpu"]), OwnQueue(own.dsn.reveal())
+    serving, other = JobQueue(queue_in(own.dsn, own.owner), ["default", "gpu"]), OwnQueue(own.dsn)
     async with opened(serving), opened(other):
         await other.register("of another cluster")
         worker = await serving.register("w")
         await serving.fetch(worker, "w", 1)
     listed = WorkerState("w", ("default", "gpu"), __version__, running=1)
-    assert await own.find_workers(LEASE) == [listed]
-    assert (await own.drain("w", LEASE), await own.drain("other", LEASE), await own.renew(worker)) == ([1], [], True)
-    assert await own.find_workers(LEASE) == [replace(listed, is_draining=True)]
-
-
-async def test_the_row_of_a_worker_of_an_earlier_version_is_read_and_its_table_gets_the_new_columns(
-    postgres: PostgresServer,
-) -> None:
-    own = OwnQueue(dsn := postgres.database())
-    async with opened(own):
-        await own.register("new")
-    for column in ("serves", "version", "is_draining"):
-        postgres.query(dsn, f"alter table heartbeatd_worker drop column {column}")
-    async with opened(own := JobQueue(Secret(dsn), own.owner)):
-        assert await own.find_workers(LEASE) == [WorkerState("new", ("default",))]
+    assert await own.find_workers() == [listed]
+    assert (await own.drain("w"), await own.drain("other"), await own.renew(worker)) == ([1], [], True)
+    assert await own.find_workers() == [replace(listed, is_draining=True)]
 
 
 async def test_a_worker_works_with_the_rights_that_the_documentation_gives_to_it(postgres: PostgresServer) -> None:
     page = (HOME / "docs" / "scaling.md").read_text("utf-8")
     create_users, grant_rights = re.findall(r"```sql\n(.*?)```", page, re.DOTALL)
     dsn = postgres.database()
-    as_user = lambda name: JobQueue(Secret(dsn.replace("heartbeatd@", f"heartbeatd_{name}@")), "shared")  # noqa: E731
+    as_user = lambda name: JobQueue(queue_in(dsn.replace("heartbeatd@", f"heartbeatd_{name}@"), "shared"))  # noqa: E731
     postgres.query(dsn, "revoke create on schema public from public")
     postgres.query(dsn, create_users)
     attempts = [NewAttempt(f"owner/{run}/1", "owner", f"agent/{run}", "{}", 60.0) for run in (1, 2)]
@@ -288,20 +280,20 @@ async def test_a_worker_works_with_the_rights_that_the_documentation_gives_to_it
         async with opened(worker := as_user("worker")):
             number = await worker.register("w")
             jobs = await worker.fetch(number, "w", 2)
-            await worker.hold_lanes(["agent/1"], "w", LEASE, is_held=True)
+            await worker.hold_lanes(["agent/1"], "w")
             await worker.release_lanes("w")
             assert (await worker.renew(number), await worker.end_reasons(jobs)) == (False, {})
             assert await worker.fetched_jobs(number, "w", [job.job_id for job in jobs]) == []
             assert len(await worker.finish([(each, "{}") for each in jobs])) == 2
-            await worker.remove_dead_workers(LEASE)
+            await worker.remove_dead_workers()
             await worker.unregister(number)
             with pytest.raises(QueueUnavailable, match="permission denied for table heartbeatd_attempt"):
                 await worker.submit([replace(attempts[0], key="owner/3/1")])
         assert len(await scheduler.results(["owner"], [])) == 2
-    # A new version needs another column. "If the workers have only the rights above, update the scheduler first"
-    postgres.query(dsn, "alter table heartbeatd_worker drop column is_draining")
+    # A new version needs another table. "If the workers have only the rights above, update the scheduler first"
+    postgres.query(dsn, "drop table heartbeatd_lane")
     with pytest.raises(QueueUnavailable, match="permission denied for schema public"):
         await as_user("worker").open()
     for user in ("scheduler", "worker"):
         async with opened(queue := as_user(user)):
-            await queue.find_workers(LEASE)
+            await queue.find_workers()

@@ -7,20 +7,18 @@ import sqlite3
 import sys
 from collections.abc import Iterator
 from contextlib import closing
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
 import required_programs
 from cluster_processes import Cluster
 from patience import PATIENCE, wait_until
+from remote_bench import queue_in
 from servers.postgres import PostgresServer
 from warm_start import Heartbeatd
 
-from heartbeatd.secret import Secret
 from scheduler.cli.busy import _keep_until_unlocked, _take_in_cluster
-from scheduler.extras.cluster.command_lanes import QueueLane
-from scheduler.model.settings import RemoteQueue
+from scheduler.extras.cluster.executors import QueueLane
 
 pytestmark = [required_programs.needs("initdb"), pytest.mark.process]
 
@@ -116,18 +114,13 @@ class InterruptedLane(QueueLane):
         raise KeyboardInterrupt
 
 
-def remote_queue(dsn: str) -> RemoteQueue:
-    """A queue with a lease of a second."""
-    return RemoteQueue(Secret(dsn), "heartbeatd", timedelta(seconds=1))
-
-
 @pytest.fixture(scope="module")
 def dsn(postgres: PostgresServer) -> str:
     return postgres.database()
 
 
 def test_a_command_prolongs_the_time_for_which_it_has_the_lane(dsn: str, postgres: PostgresServer) -> None:
-    lane, held = QueueLane("ops", remote_queue(dsn), "a"), list[str]()
+    lane, held = QueueLane("ops", queue_in(dsn, "heartbeatd", lease=1.0), "a"), list[str]()
 
     def is_locked() -> bool:
         held.append(postgres.query(dsn, "select until_at from heartbeatd_lane"))
@@ -141,7 +134,7 @@ def test_a_command_prolongs_the_time_for_which_it_has_the_lane(dsn: str, postgre
 
 def test_a_command_that_is_interrupted_while_it_waits_no_longer_delays_runs(dsn: str, postgres: PostgresServer) -> None:
     with pytest.raises(KeyboardInterrupt):
-        _take_in_cluster(InterruptedLane("ops", remote_queue(dsn), "a"), "ops")
+        _take_in_cluster(InterruptedLane("ops", queue_in(dsn, "heartbeatd", lease=1.0), "a"), "ops")
     assert postgres.query(dsn, "select count(*) from heartbeatd_lane") == "0"
 
 

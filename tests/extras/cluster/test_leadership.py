@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
@@ -39,9 +39,9 @@ from scheduler.cli.busy import _lane_in_cluster
 from scheduler.cli.daemon_files import locate_files
 from scheduler.cli.main import main
 from scheduler.engine.observed_problems import DATABASE
-from scheduler.extras.cluster.command_lanes import try_to_hold_lane
 from scheduler.extras.cluster.leadership import GIVE_UP_AFTER, LEASE, PATIENCE, Leadership, _is_down_for_all, lead_for_a_command
 from scheduler.extras.cluster.postgresql import WRITER_SETTINGS, ServerConnection
+from scheduler.extras.cluster.stores import ServerLane
 from scheduler.insight.installation_checks import check_records, check_replication
 from scheduler.insight.status_data import read_status
 from scheduler.model.problem import Subject
@@ -221,15 +221,6 @@ def test_a_lost_commit_is_not_decided_while_the_server_is_still_carrying_it_out(
         assert store.was_committed()
 
 
-def test_a_leader_that_renews_in_time_stays(hosts: Hosts) -> None:
-    (one, _), (two, _) = hosts.add_leader("one"), hosts.add("two")
-    hosts.expire()
-    two.try_to_lead()
-    assert one._renew() is None
-    hosts.clock.now += PATIENCE
-    assert two.try_to_lead() == "one leads"
-
-
 def test_a_leader_that_renews_while_another_daemon_takes_over_stays(hosts: Hosts) -> None:
     (one, store), (two, _) = hosts.add_leader("one"), hosts.add("two")
     hosts.expire(two)
@@ -313,18 +304,12 @@ def test_a_leader_that_is_frozen_while_it_reads_many_rows_does_not_keep_another_
         assert other.execute("update _leader set epoch = epoch + 1").rowcount == 1
 
 
-def test_the_leader_renews_its_lease_during_its_own_long_transaction(hosts: Hosts) -> None:
-    (one, store), (two, _) = hosts.add_leader("one"), hosts.add("two")
-    hosts.expire()
-    one._connect().execute("set lock_timeout = 50")
-    with store.transaction() as db:
-        db.execute(ONE_BOOT)
-        hosts.clock.now += GIVE_UP_AFTER + 1
-        assert one._renew() is None
-        assert two.try_to_lead() == "one leads"
-
-
 RUN = "insert into run (id, kind, name, slot, trigger, state) values (7, 'heartbeat', 'ops', 0, 'interval', 'running')"
+
+
+def lane(host: str, *, name: str = "ops", jobs: Sequence[str] = ()) -> ServerLane:
+    """The lock of a command on this host, over a connection that the caller gives it."""
+    return ServerLane(name, "", jobs, f"heartbeatd busy on {host}")
 
 
 def test_a_frozen_busy_command_blocks_neither_the_lease_nor_the_ticks_of_the_leader(hosts: Hosts, address: str) -> None:
@@ -339,10 +324,10 @@ def test_a_frozen_busy_command_blocks_neither_the_lease_nor_the_ticks_of_the_lea
 
     with closing(ServerConnection(address, WRITER_SETTINGS)) as command:
         command.set_trace_callback(tick)  # the command is frozen before each of its statements
-        assert try_to_hold_lane(command, "ops", ["a", "it's"], "heartbeatd busy on a?") is None
+        assert lane("a?", jobs=["a", "it's"]).take_over(command) is None
         tick()
-        assert "on a? has locked it" in str(try_to_hold_lane(command, "ops", [], "heartbeatd busy on b"))
-        assert try_to_hold_lane(command, "other", [], "heartbeatd busy on b") is None
+        assert "on a? has locked it" in str(lane("b").take_over(command))
+        assert lane("b", name="other").take_over(command) is None
         assert one._problem is None
 
 
@@ -351,7 +336,7 @@ def test_a_busy_command_waits_for_the_tick_in_progress_and_sees_its_run(hosts: H
     with closing(ServerConnection(address, WRITER_SETTINGS)) as command, ThreadPoolExecutor() as pool:
         with store.transaction() as db:
             db.execute(RUN)
-            obstacle = pool.submit(try_to_hold_lane, command, "ops", [], "heartbeatd busy on a")
+            obstacle = pool.submit(lane("a").take_over, command)
             with pytest.raises(TimeoutError):
                 obstacle.result(0.3)
             assert one._renew() is None  # also while a command waits
@@ -375,7 +360,7 @@ def test_the_clock_of_the_server_decides_how_long_a_busy_command_has_a_lane(host
         db.execute(ONE_BOOT)  # of a daemon that has crashed
         db.execute("update boot set last_tick_at = ?", (to_millis(now + timedelta(days=1)),))
     with closing(ServerConnection(address, WRITER_SETTINGS)) as command:
-        assert try_to_hold_lane(command, "ops", [], "heartbeatd busy on a") is None
+        assert lane("a").take_over(command) is None
         assert is_held()
         command.execute("update hold set until_at = until_at - 120000")
     assert not is_held()

@@ -377,7 +377,7 @@ def test_no_result_of_a_worker_ends_the_scheduler_or_holds_up_another_run(make_w
         world.run(minutes=60)
     world.run(minutes=120)
     assert all(line.endswith("ok heartbeat_ok") for line in world.history()[-40:])
-    assert "a worker cannot be read: calls.0.provider: Input should be a valid string" in " ".join(
+    assert "a worker cannot be read: result.calls.0.provider: Input should be a valid string" in " ".join(
         row["error"] or "" for row in world.records()
     )
     assert world.engine.health.internal_errors.total() == 0
@@ -389,12 +389,6 @@ def test_no_result_of_a_worker_gives_back_what_was_spent(make_world: MakeWorld) 
         result = replace(FULL_RESULT, calls=(replace(FULL_RESULT.calls[0], **less),))  # type: ignore[arg-type]
         found = codec.read_done(None, codec.write_done(Done(None, result)))
         assert "the usage of a call is negative" in str(found.exception), less
-
-
-def test_a_refusal_is_a_failure_that_may_be_retried_and_costs_nothing(make_world: MakeWorld) -> None:
-    result = codec_of(make_world(agent())).refusal("no such agent")
-    assert (result.outcome, result.reason, result.transient) == (Outcome.FAILED, Failure.EXIT, True)
-    assert [call.not_sent for call in result.calls] == [True]
 
 
 def test_jobs_of_one_agent_share_its_lock(make_world: MakeWorld) -> None:

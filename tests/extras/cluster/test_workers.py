@@ -10,16 +10,16 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from textwrap import dedent
-from typing import Any
+from typing import Any, cast
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
-import psycopg
 import pytest
 import required_programs
 from checkout import HOME
@@ -28,7 +28,7 @@ from cluster_processes import Cluster
 from missing_libraries import run_without
 from patience import PATIENCE, wait_until
 from procrastinate.connector import LISTEN_TIMEOUT
-from remote_bench import Call, Once, RemoteBench, TextCodec, Work, faulty, use_queue, wait_for_event
+from remote_bench import Call, HeldBack, Once, RemoteBench, Work, faulty, queue_in, use_queue
 from run_async import new_http_client
 from servers.postgres import PostgresServer
 from servers.scripted import Server, reply
@@ -36,10 +36,9 @@ from simulated_clock import SimulatedClock
 from warm_start import Heartbeatd
 
 from heartbeat.runners.call_errors import CallError
-from heartbeatd.secret import Secret
 from scheduler.app import Daemon
 from scheduler.cli.main import commands
-from scheduler.extras.cluster.executors import CLOSE_SECONDS
+from scheduler.extras.cluster.executors import CLOSE_SECONDS, RemoteExecutor
 from scheduler.extras.cluster.job_queue import (
     SCHEMA_LOCK,
     AttemptEnd,
@@ -49,9 +48,11 @@ from scheduler.extras.cluster.job_queue import (
     QueueUnavailable,
     UnbegunEnds,
 )
-from scheduler.extras.cluster.payloads import AttemptRefused
-from scheduler.extras.cluster.remote_worker import TIME_OVER, TOO_LATE
+from scheduler.extras.cluster.payloads import AttemptRefused, ClaimCodec
+from scheduler.extras.cluster.remote_worker import TIME_OVER, TOO_LATE, Permit
 from scheduler.extras.cluster.worker_guard import HEADER
+from scheduler.model.entry import Claim, Facts
+from scheduler.model.outcome import UNSENT_CALL, Failure, Outcome
 from scheduler.system.orphans import find_orphans
 from scheduler.system.process import Children
 from scheduler.work.executor import Done, Interrupted, NeverBegun
@@ -150,15 +151,19 @@ def test_an_executor_receives_results_while_a_withdrawal_waits_for_the_server(be
 
 def test_a_task_that_cannot_be_written_is_its_own_error_and_the_next_one_runs(bench: RemoteBench) -> None:
     bench.start_worker()
-    executor = bench.submit({1, 2}, "next")  # type: ignore[arg-type]  # JSON has no sets
-    assert bench.ends(executor, 2) == ["TypeError: Object of type set is not JSON serializable", "NEXT"]
+    executor = bench.make_executor()
+    unwritable = replace(executor.claim(1, "a"), facts=Facts(named=cast("Any", [object()])))
+    RemoteExecutor.submit(executor, 1, unwritable)
+    executor.submit(2, "next")
+    (error, following) = bench.ends(executor, 2)
+    assert (error.partition(":")[0], following) == ("PydanticSerializationError", "NEXT")
 
 
 def test_a_second_scheduler_process_adopts_what_the_first_has_submitted(bench: RemoteBench, clock: SimulatedClock) -> None:
     bench.submit_all("a", "b", owner="first")
     second = bench.make_executor(owner="second")
     with clock.passing():
-        assert second.adopt_runs([("first", 1, "a"), ("first", 9, "z")], ["first"], lambda: False)
+        assert second.adopt_runs([("first", 1, 1), ("first", 9, 1)], ["first"], lambda: False)
     assert second.inflight() == {1: "a"}  # 9 never reached the queue, and no scheduler waits for 2
     bench.start_worker()
     assert bench.ends(second) == ["A"]
@@ -190,7 +195,7 @@ def test_a_run_that_is_cancelled_after_a_failed_submission_is_not_submitted(
 
 
 def test_a_run_that_is_cancelled_while_a_worker_fetches_it_does_not_go_on(bench: RemoteBench, clock: SimulatedClock) -> None:
-    locked = [[f"{bench.queue}/1/a"]]  # the answer to the first withdrawal
+    locked = [[f"{bench.queue}/1/1"]]  # the answer to the first withdrawal
 
     async def withdraw(call: Call) -> Any:
         return locked.pop() if locked else await call()
@@ -257,43 +262,38 @@ def test_after_an_interruption_workers_get_the_time_of_a_lease_to_reach_the_queu
 def test_a_task_that_is_fetched_after_its_deadline_does_not_begin(bench: RemoteBench) -> None:
     """The deadline has passed in the queue. The clock of the worker's machine is ten minutes off, which makes no difference."""
     work = Work()
-    executor = bench.submit_all("late", seconds=-1.0)
+    bench.entries.seconds = -1.0
+    executor = bench.submit_all("late")
     bench.offset = 600.0
     bench.start_worker(work)
     assert (bench.ends(executor), work.begun) == ([TOO_LATE], [])
 
 
 def test_a_worker_that_is_frozen_before_a_task_begins_does_not_begin_it(bench: RemoteBench) -> None:
-    class FreezingCodec(TextCodec):
-        def task_from_json(self, data: Mapping[str, Any]) -> str:
+    class FreezingCodec(ClaimCodec):
+        def read_task(self, payload: str) -> Claim:
             bench.offset = 600.0
-            return super().task_from_json(data)
+            return super().read_task(payload)
 
     work = Work()
-    bench.start_worker(work, lease=LEASE, codec=FreezingCodec())
+    bench.start_worker(work, lease=LEASE, codec=FreezingCodec)
     (end,) = bench.ends(bench.submit("a"))
     assert (end in ("lost", "stopped"), work.begun) == (True, [])
 
 
 def test_a_worker_that_loses_its_lease_during_a_fetch_does_not_begin_the_task(bench: RemoteBench, clock: SimulatedClock) -> None:
     """The answer to the fetch comes only after the worker has registered again."""
-    work, fetched, registered_again = Work(), threading.Event(), threading.Event()
-
-    async def fetch(call: Call) -> Any:
-        if (jobs := await call()) and not fetched.is_set():
-            fetched.set()
-            await wait_for_event(registered_again)
-        return jobs
+    work, fetch = Work(), HeldBack()
 
     async def register(call: Call) -> Any:
         worker_id = await call()
-        if fetched.is_set():
-            registered_again.set()
+        if fetch.has_come.is_set():
+            fetch.go_on.set()
         return worker_id
 
     bench.start_worker(work, lease=LEASE, kind=faulty(fetch=fetch, register=register))
     executor = bench.submit("a")
-    clock.wait_until(fetched.is_set)
+    clock.wait_until(fetch.has_come.is_set)
     bench.offset = 5 * LEASE
     assert (bench.ends(executor), work.begun) == (["stopped"], [])
 
@@ -303,7 +303,7 @@ def test_a_worker_that_is_stopped_while_it_fetches_a_task_gives_the_task_back(
 ) -> None:
     executor = bench.submit_all("a")
     fetching = "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and query like 'update heartbeatd_attempt%'"
-    with postgres.locked(bench.dsn.reveal(), f"select 1 from heartbeatd_attempt where owner = '{bench.queue}' for update"):
+    with postgres.locked(bench.dsn, f"select 1 from heartbeatd_attempt where owner = '{bench.queue}' for update"):
         worker = bench.start_worker()
         clock.wait_until(lambda: bench.query(fetching) == "1")
         worker.stop()
@@ -312,20 +312,12 @@ def test_a_worker_that_is_stopped_while_it_fetches_a_task_gives_the_task_back(
 
 
 def test_a_worker_that_drains_while_it_fetches_a_task_still_carries_it_out(bench: RemoteBench, clock: SimulatedClock) -> None:
-    has_fetched, go_on = threading.Event(), threading.Event()
-
-    async def fetch(call: Call) -> Any:
-        if jobs := await call():
-            has_fetched.set()
-            await wait_for_event(go_on)
-        return jobs
-
-    executor = bench.submit_all("a")
+    fetch, executor = HeldBack(), bench.submit_all("a")
     worker = bench.start_worker(lease=LEASE, kind=faulty(fetch=fetch))
-    clock.wait_until(has_fetched.is_set)
-    assert bench.use(lambda queue: queue.drain("worker", 60.0)) == [1]
+    clock.wait_until(fetch.has_come.is_set)
+    assert bench.use(lambda queue: queue.drain("worker")) == [1]
     clock.wait_until(lambda: worker.find_problem() == "it takes no more runs")
-    go_on.set()
+    fetch.go_on.set()
     assert bench.ends(executor) == ["A"]
 
 
@@ -334,32 +326,16 @@ def test_a_task_that_is_cancelled_while_it_waits_for_another_config_ends_without
 ) -> None:
     refused = threading.Event()
 
-    class WaitingCodec(TextCodec):
-        def task_from_json(self, data: Mapping[str, Any]) -> str:
+    class WaitingCodec(ClaimCodec):
+        def read_task(self, payload: str) -> Claim:
             refused.set()
             raise AttemptRefused("another config", may_change=True)
 
-    bench.start_worker(codec=WaitingCodec())
+    bench.start_worker(codec=WaitingCodec)
     executor = bench.submit("a")
     clock.wait_until(refused.is_set)
     executor.cancel(1, "cancelled")
     assert bench.ends(executor) == ["never begun"]
-
-
-class BrokenCodec(TextCodec):
-    """A codec that fails in an unexpected way for the task `broken`, at once or while it waits for another config."""
-
-    def __init__(self, *, may_wait: bool) -> None:
-        super().__init__()
-        self._waits = may_wait
-
-    def task_from_json(self, data: Mapping[str, Any]) -> str:
-        if data["task"] != "broken":
-            return super().task_from_json(data)
-        if self._waits:
-            self._waits = False
-            raise AttemptRefused("another config", may_change=True)
-        raise RecursionError("maximum recursion depth exceeded")
 
 
 @pytest.mark.parametrize(
@@ -373,29 +349,31 @@ class BrokenCodec(TextCodec):
 def test_a_task_that_cannot_be_read_is_refused_and_the_others_run(
     bench: RemoteBench, may_wait: bool, reload_error: OSError | None, problem: str
 ) -> None:
+    class BrokenCodec(ClaimCodec):
+        waits = may_wait
+
+        def read_task(self, payload: str) -> Claim:
+            if "broken" not in payload:
+                return super().read_task(payload)
+            if self.waits:
+                self.waits = False
+                raise AttemptRefused("another config", may_change=True)
+            raise RecursionError("maximum recursion depth exceeded")
+
     def reload() -> None:
         if reload_error:
             raise reload_error
 
     executor = bench.submit_all("broken", "next")
-    bench.start_worker(codec=BrokenCodec(may_wait=may_wait), reload=reload)
-    assert bench.ends(executor, 2) == [f"refused: worker cannot run it: {problem}", "NEXT"]
+    bench.start_worker(codec=BrokenCodec, reload=reload)
+    assert bench.ends(executor, 2) == [f"worker cannot run it: {problem}", "NEXT"]
+    refused = next(done.result for number, done in RemoteExecutor.results(executor) if number == 1)
+    assert refused is not None
+    assert (refused.outcome, refused.reason, refused.transient) == (Outcome.FAILED, Failure.EXIT, True)  # it may be retried
+    assert refused.calls == (UNSENT_CALL,)  # and costs nothing
 
 
 # Tasks that a worker has begun.
-
-
-def test_the_task_of_a_worker_that_vanished_comes_back_as_interrupted(bench: RemoteBench) -> None:
-    executor = bench.submit_all("a", lease=LEASE)
-
-    async def fetch(queue: JobQueue) -> int:
-        worker = await queue.register("w")
-        assert await queue.fetch(worker, "w", 1)
-        return worker
-
-    worker = bench.use(fetch)
-    bench.query(f"update procrastinate_workers set last_heartbeat = now() - interval '1 hour' where id = {worker}")
-    assert bench.ends(executor) == ["lost"]
 
 
 def test_a_worker_whose_machine_was_frozen_ends_its_tasks_and_works_on(bench: RemoteBench, clock: SimulatedClock) -> None:
@@ -412,7 +390,7 @@ def test_a_worker_whose_machine_was_frozen_ends_its_tasks_and_works_on(bench: Re
     bench.offset = 600.0
     (end,) = bench.ends(executor)
     assert end in ("lost", "stopped")  # the task may have ended first, if it was about to start its program
-    clock.wait_until(lambda: worker.counts.lost_leases == 1)
+    clock.wait_until(lambda: worker.counts["lost_leases"] == 1)
     executor.ack([1])
     executor.submit(2, "next")
     assert bench.ends(executor) == ["NEXT"]
@@ -420,21 +398,14 @@ def test_a_worker_whose_machine_was_frozen_ends_its_tasks_and_works_on(bench: Re
 
 @pytest.mark.parametrize("hurries", [False, True], ids=["after the grace", "at a second signal"])
 def test_a_worker_that_stops_gives_its_tasks_back(bench: RemoteBench, clock: SimulatedClock, hurries: bool) -> None:
-    hurry = asyncio.Event()
-    worker = bench.start_worker(start_program, grace=3600.0 if hurries else 0.0, hurry=hurry)
+    worker = bench.start_worker(start_program, grace=3600.0 if hurries else 0.0)
     executor = bench.submit("a")
     clock.wait_until(lambda: worker.in_progress == 1)
     worker.stop()
-    clock.wait_until(lambda: worker.is_stopping)
+    clock.wait_until(lambda: worker.find_problem() == "it is stopping")
     if hurries:
-        hurry.set()
+        worker.stop()
     assert bench.ends(executor) == ["stopped"]
-
-
-def test_a_task_is_executed_although_the_answer_to_its_fetch_was_lost(bench: RemoteBench) -> None:
-    executor = bench.submit("a")
-    bench.start_worker(kind=faulty(fetch=Once(is_made=True)))
-    assert bench.ends(executor) == ["A"]
 
 
 def test_a_task_that_the_server_gives_to_its_worker_again_runs_once(bench: RemoteBench, clock: SimulatedClock) -> None:
@@ -488,8 +459,8 @@ def test_a_worker_whose_lease_is_over_calls_nothing_and_is_not_ready(
 
     worker = bench.start_worker(call_agent, lease=LEASE, kind=faulty(register=register))
     clock.wait_until(lambda: worker.find_problem() is None)
-    assert worker.permit_until(clock.now + 3600).allows_start()
-    assert not worker.permit_until(clock.now - 1).allows_start()  # the end of a task's time
+    assert Permit(worker, clock.now + 3600).allows_start()
+    assert not Permit(worker, clock.now - 1).allows_start()  # the end of a task's time
     is_cut.set()
     with server:
         bench.ends(bench.submit("a"))
@@ -508,39 +479,23 @@ def test_a_lease_is_counted_from_before_the_request_for_it(bench: RemoteBench, c
         return number
 
     worker = bench.start_worker(kind=faulty(register=register))
-    clock.wait_until(lambda: worker.counts.lost_leases == 1)
+    clock.wait_until(lambda: worker.counts["lost_leases"] == 1)
 
 
-def test_a_worker_has_not_lost_its_first_lease_while_it_still_removes_dead_workers(
-    bench: RemoteBench, clock: SimulatedClock
-) -> None:
-    async def be_slow(call: Call) -> Any:
-        await asyncio.sleep(5)  # of the simulated clock
-        return await call()
-
-    worker = bench.start_worker(kind=faulty(remove_dead_workers=be_slow))
-    clock.wait_until(lambda: worker.find_problem() is None)
-    assert worker.counts.lost_leases == 0
-
-
-@pytest.mark.parametrize(("succeeds", "end"), [(True, "EXIT CODE -15"), (False, "lost")])
+@pytest.mark.parametrize(("outcome", "end"), [(Outcome.OK, "EXIT CODE -15"), (Outcome.FAILED, "lost")])
 def test_only_the_success_of_a_task_counts_when_the_lease_of_its_worker_is_over(
-    bench: RemoteBench, succeeds: bool, end: str
+    bench: RemoteBench, outcome: Outcome, end: str
 ) -> None:
     """The guard ends its program then, so that another worker can repeat the run. That is no result of the program."""
 
-    class Codec(TextCodec):
-        def is_success(self, result: str) -> bool:
-            return succeeds
-
     async def carry(task: str, children: Children) -> str:
         bench.offset = 600.0
-        if succeeds:
+        if outcome is Outcome.OK:
             with suppress(asyncio.CancelledError):  # its answer arrives at the moment at which it is cancelled
                 await asyncio.sleep(PATIENCE)
         return task.upper()
 
-    bench.start_worker(carry, codec=Codec())
+    bench.start_worker(carry, outcome=outcome)
     assert bench.ends(bench.submit("exit code -15")) == [end]
 
 
@@ -548,11 +503,16 @@ def test_the_late_result_of_a_worker_that_was_believed_lost_changes_nothing_and_
     bench: RemoteBench, clock: SimulatedClock
 ) -> None:
     work = Work(is_open=False)
-    lost = TextCodec().write_done(Done(None, None, Interrupted("worker was lost", was_stopped=False)))
+    lost = ClaimCodec(dict, Path(), "host").write_done(Done(None, None, Interrupted("worker was lost", was_stopped=False)))
     worker = bench.start_worker(work)
     executor = bench.submit("a")
     clock.wait_until(lambda: work.begun)
-    assert bench.use(lambda queue: queue.reap([bench.queue], 0.0, lambda _: lost)) == [f"{bench.queue}/1/a"]
+
+    async def reap(queue: JobQueue) -> list[str]:
+        queue.lease = 0.0
+        return await queue.reap([bench.queue], lambda _: lost)
+
+    assert bench.use(reap) == [f"{bench.queue}/1/1"]
     work.gate.set()
     clock.wait_until(lambda: worker.metrics()["heartbeatd_worker_stale_results_total"] == 1)
     assert bench.ends(executor) == ["lost"]
@@ -611,6 +571,10 @@ def test_the_programs_of_a_worker_end_before_another_worker_can_repeat_its_runs(
 # The queue when its server hangs, refuses or differs.
 
 
+class Impatient(JobQueue):
+    timeout = 0.5
+
+
 def test_no_statement_waits_longer_than_its_timeout(bench: RemoteBench, postgres: PostgresServer) -> None:
     """Other programs lock all tables, so the server does not answer, like one that hangs."""
     tables = "heartbeatd_attempt, procrastinate_jobs, procrastinate_workers"
@@ -618,15 +582,15 @@ def test_no_statement_waits_longer_than_its_timeout(bench: RemoteBench, postgres
     without_tables = postgres.database()
 
     async def try_all() -> None:
-        queue, unopened = JobQueue(bench.dsn, "hanging", 0.5), JobQueue(Secret(without_tables), "hanging", 0.5)
+        queue, unopened = (Impatient(queue_in(each, "hanging")) for each in (bench.dsn, without_tables))
         await queue.open()
         worker = await queue.register("worker")
-        with postgres.locked(without_tables, *locks[1:]), postgres.locked(bench.dsn.reveal(), *locks):
+        with postgres.locked(without_tables, *locks[1:]), postgres.locked(bench.dsn, *locks):
             for waiting in (
                 unopened.open(), queue.submit([NewAttempt("a", "owner", "a", "{}", 60.0)]), queue.withdraw(["a"], "cancelled", ENDS),
-                queue.find(["a"]), queue.register("worker"), queue.renew(worker), queue.remove_dead_workers(1.0),
+                queue.find(["a"]), queue.register("worker"), queue.renew(worker), queue.remove_dead_workers(),
                 queue.fetch(worker, "worker", 1), queue.finish([(FetchedJob(1, "a", worker), "{}")]), queue.unregister(worker),
-                queue.find_workers(1.0), queue.find_waiting(), queue.is_in_progress("agent/a", "owner/1"),
+                queue.find_workers(), queue.find_waiting(), queue.is_in_progress("agent/a", "owner/1"),
                 queue.find_in_progress(["owner"], 5.0),
             ):  # fmt: skip
                 with pytest.raises(QueueUnavailable):
@@ -639,7 +603,7 @@ def test_no_statement_waits_longer_than_its_timeout(bench: RemoteBench, postgres
 def problem_of(dsn: str, call: Callable[[JobQueue], Awaitable[object]] = lambda _: asyncio.sleep(0)) -> str:
     """Why the queue in a database cannot be used; empty if it can."""
     try:
-        use_queue(Secret(dsn), "problems", call)
+        use_queue(dsn, "problems", call)
     except QueueUnavailable as error:
         return str(error)
     return ""
@@ -669,7 +633,7 @@ def test_a_user_without_rights_for_the_queue_is_reported_as_such(postgres: Postg
     user = f"guest{has_tables}".lower()
     postgres.query(dsn, f"create role {user} login")
     postgres.query(dsn, "revoke create on schema public from public")
-    problem = problem_of(dsn.replace("heartbeatd@", f"{user}@"), lambda queue: queue.find_workers(1.0))
+    problem = problem_of(dsn.replace("heartbeatd@", f"{user}@"), lambda queue: queue.find_workers())
     table = "table heartbeatd_worker" if has_tables else "schema public"
     assert problem == (
         f"permission denied for {table}; let the database user of `executor.dsn` own the tables of the queue, or grant it all"
@@ -694,53 +658,27 @@ def test_the_tables_of_an_emptied_queue_are_created_again(postgres: PostgresServ
     async def empty_and_use(queue: JobQueue) -> object:
         postgres.query(dsn, "drop schema public cascade; create schema public")
         with pytest.raises(QueueUnavailable, match="does not exist"):
-            await queue.find_workers(1.0)
+            await queue.find_workers()
         await queue.open()
-        return await queue.find_workers(1.0)
+        return await queue.find_workers()
 
-    assert use_queue(Secret(dsn), "emptied", empty_and_use) == []
-
-
-class FrozenFetch(JobQueue):
-    """The queue of a worker that is frozen during a fetch: before or after the attempt is marked as begun."""
-
-    has_begun = is_frozen = False
-
-    async def _begin_attempts(
-        self, db: psycopg.AsyncConnection[Any], jobs: Sequence[Any], worker_id: int, name: str
-    ) -> list[FetchedJob]:
-        if self.has_begun:
-            await super()._begin_attempts(db, jobs, worker_id, name)
-        self.is_frozen = True
-        await asyncio.sleep(PATIENCE)
-        return []
+    assert use_queue(dsn, "emptied", empty_and_use) == []
 
 
-@asynccontextmanager
-async def a_frozen_worker(bench: RemoteBench, *, has_begun: bool, idle_timeout: float = PATIENCE) -> AsyncIterator[None]:
-    """A worker that is frozen while it fetches a job, for the duration of the context."""
-    frozen = FrozenFetch(bench.dsn, bench.queue, idle_timeout=idle_timeout)
-    frozen.has_begun = has_begun
-    await frozen.open()
-    fetching = asyncio.create_task(frozen.fetch(await frozen.register("frozen"), "frozen", 4))
-    while not frozen.is_frozen and not fetching.done():
-        await asyncio.sleep(0.01)
-    yield
-    fetching.cancel()
-    await asyncio.wait([fetching])
-    await frozen.close()
-
-
-@pytest.mark.parametrize("has_begun", [False, True])
-def test_a_worker_that_is_frozen_while_it_fetches_a_job_does_not_stop_the_queue(bench: RemoteBench, has_begun: bool) -> None:
+@pytest.mark.parametrize("has_begun", [False, True], ids=["before the attempt is marked as begun", "after that"])
+def test_a_worker_that_is_frozen_while_it_fetches_a_job_does_not_stop_the_queue(
+    bench: RemoteBench, postgres: PostgresServer, has_begun: bool
+) -> None:
     name = bench.queue
     attempts = [NewAttempt(f"{name}/{number}/1", name, f"{name}/{number}", "{}", 60.0) for number in range(3)]
+    fetch = f"update procrastinate_jobs set status = 'doing' where queue_name = '{name}'"
+    begin = f"update heartbeatd_attempt set worker = 'frozen' where owner = '{name}'"
 
     async def use_beside_it(queue: JobQueue) -> None:
-        opened_later = JobQueue(bench.dsn, name)
+        opened_later = JobQueue(queue_in(bench.dsn, name))
         await queue.submit(attempts[:1])
         worker = await queue.register("worker")
-        async with a_frozen_worker(bench, has_begun=has_begun):
+        with postgres.locked(bench.dsn, fetch, *([begin] if has_begun else ())):
             await opened_later.open()
             await queue.submit(attempts[1:])
             assert await queue.withdraw([each.key for each in attempts[:2]], "timeout", ENDS) == [attempts[0].key]
@@ -751,20 +689,13 @@ def test_a_worker_that_is_frozen_while_it_fetches_a_job_does_not_stop_the_queue(
     bench.use(use_beside_it)
 
 
-@pytest.mark.parametrize("has_begun", [False, True])
-def test_the_server_ends_the_transaction_of_a_worker_that_is_frozen_while_it_fetches_a_job(
-    bench: RemoteBench, has_begun: bool
-) -> None:
-    attempt = NewAttempt(f"{bench.queue}/1/1", bench.queue, bench.queue, "{}", 60.0)
-
-    async def wait_for_its_end(queue: JobQueue) -> list[str]:
-        await queue.submit([attempt])
-        async with a_frozen_worker(bench, has_begun=has_begun, idle_timeout=0.2):
-            while await queue.withdraw([attempt.key], "timeout", ENDS):
-                await asyncio.sleep(0.02)
-        return [end.payload for end in await queue.results([bench.queue], [])]
-
-    assert bench.use(wait_for_its_end) == [ENDS.unbegun]
+def test_the_server_ends_the_transaction_of_a_frozen_process_before_statements_that_wait_for_it_fail(bench: RemoteBench) -> None:
+    names = "'idle_in_transaction_session_timeout', 'lock_timeout', 'statement_timeout'"
+    query = f"select name, setting::int as millis from pg_settings where name in ({names}) order by setting::int"
+    rows = bench.use(lambda queue: queue._all(query))
+    assert [(row["name"], row["millis"]) for row in rows] == [
+        ("idle_in_transaction_session_timeout", 3000), ("lock_timeout", 6000), ("statement_timeout", 20_000),
+    ]  # fmt: skip
 
 
 # Whole processes.
@@ -960,34 +891,27 @@ def find_programs(cluster: Cluster) -> list[int]:
     return (find_orphans({f"{owner}/1"}) or {}).get(f"{owner}/1", [])
 
 
-def test_the_programs_of_a_killed_worker_are_ended_at_once(cluster: Cluster) -> None:
+@pytest.mark.parametrize("how", ["killed", "killed with its guard", "frozen until its lease is over"])
+def test_the_programs_of_a_worker_that_does_nothing_any_more_are_ended(cluster: Cluster, how: str) -> None:
+    """By its guard, or else by the next worker."""
     _, worker = start_run(cluster)
-    assert find_programs(cluster)
-    worker.send_signal(signal.SIGKILL)
-    wait_until(lambda: not find_programs(cluster))
-    wait_until(lambda: "orphan_ended" in (cluster.folder / "worker.log").read_text())
-    wait_until(lambda: not list((cluster.folder / "state" / "workers").iterdir()))
-
-
-def test_the_programs_of_a_frozen_worker_are_ended_when_its_lease_is_over(cluster: Cluster) -> None:
-    _, worker = start_run(cluster)
-    worker.send_signal(signal.SIGSTOP)
     assert find_programs(cluster)
     (file,) = (cluster.folder / "state" / "workers").iterdir()
-    with file.open("r+b") as lease_end:
-        lease_end.write(f"{0:{HEADER - 1}}\n".encode())
+    if how.endswith("guard"):
+        (guard,) = Path(f"/proc/{worker.pid}/task/{worker.pid}/children").read_text().split()[:1]
+        os.kill(int(guard), signal.SIGKILL)
+    if how.startswith("frozen"):
+        worker.send_signal(signal.SIGSTOP)
+        with file.open("r+b") as lease_end:
+            lease_end.write(f"{0:{HEADER - 1}}\n".encode())
+    else:
+        end(worker, signal.SIGKILL)
+    if how.endswith("guard"):
+        assert find_programs(cluster)
+        cluster.start("worker")
     wait_until(lambda: not find_programs(cluster))
-    worker.send_signal(signal.SIGCONT)
-
-
-def test_a_worker_ends_the_programs_of_one_that_was_killed_with_its_guard(cluster: Cluster) -> None:
-    _, worker = start_run(cluster)
-    (guard,) = Path(f"/proc/{worker.pid}/task/{worker.pid}/children").read_text().split()[:1]
-    os.kill(int(guard), signal.SIGKILL)
-    end(worker, signal.SIGKILL)
-    assert find_programs(cluster)
-    cluster.start("worker")
-    wait_until(lambda: not find_programs(cluster))
+    if how == "killed":
+        wait_until(lambda: "orphan_ended" in (cluster.folder / "worker.log").read_text() and not file.exists())
 
 
 def test_a_cancelled_run_ends_on_its_worker(cluster: Cluster) -> None:
