@@ -101,7 +101,7 @@ def test_the_span_of_an_attempt_is_below_a_span_of_its_scheduler(ended: Ended) -
 
 def test_commands_on_a_worker_get_the_traceparent(ended: Ended) -> None:
     for name, span in (("program", "invoke_agent program"), ("measure", "cron measure")):
-        output = ended.show(name).split("\n\n")[-1]
+        output = ended.show(name).splitlines()[-1]
         assert ended.collector.span(span).is_named_by(output)
 
 
