@@ -235,9 +235,10 @@ class Reloader:
 
     def _describe_reload(self, loaded: LoadedConfig) -> tuple[Plan, Reloaded]:
         """The plan of a loaded config, and everything that it changes."""
-        new, diff = plans.make_plan(loaded.settings, store_config(loaded)), compare_configs(self.loaded, loaded)
+        in_force, diff = self._current_plan().settings, compare_configs(self.loaded, loaded)
+        new = plans.make_plan(_keep_until_restart(in_force, loaded.settings), store_config(loaded))
         changed = {*diff.added, *(name for each in diff.changes for name in each.entries)}
-        warnings = (*map(str, loaded.warnings), *restart_warnings(self.loaded.settings, loaded.settings))
+        warnings = (*map(str, loaded.warnings), *restart_warnings(in_force, loaded.settings))
         return new, Reloaded(diff, len(new.entries) - len(changed), warnings)
 
     def _adopt_plan(self, plan: Plan, event: ConfigEvent, loaded: LoadedConfig, reloaded: Reloaded) -> None:
@@ -348,6 +349,12 @@ def check_removals(in_force: Plan, loaded: LoadedConfig) -> None:
             "too_much_removed",
             f"the changed file removes {had - kept} of {had} entries; if this is intended, run `heartbeatd reload`",
         )
+
+
+def _keep_until_restart(in_force: Settings, new: Settings) -> Settings:
+    """The new settings, with those that the process has begun with and cannot change."""
+    server = replace(new.server, host=in_force.server.host, port=in_force.server.port)
+    return replace(new, state=in_force.state, postgresql=in_force.postgresql, remote=in_force.remote, server=server)
 
 
 def restart_warnings(old: Settings, new: Settings) -> tuple[str, ...]:

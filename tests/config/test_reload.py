@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from config_file import write
+from metrics_page import Page
 from world import MakeWorld, World, utc
 
 from scheduler.config.file.diagnostics import ConfigError
@@ -58,7 +59,7 @@ class Saving:
         self.world.config.write_text(yaml, "utf-8")
         self._caplog.clear()
         try:
-            self._reloader.reload(by="file watch" if watched else "command", doubt=watched)
+            self.warnings = self._reloader.reload(by="file watch" if watched else "command", doubt=watched).warnings
         except ConfigError:
             assert not self._reloader.reload_state.successful
         return sum(record.message == "reload_refused" and record.levelno == logging.ERROR for record in self._caplog.records)
@@ -172,6 +173,22 @@ def test_a_change_of_the_time_zone_is_recorded_for_each_agent(reloaded: Saving) 
     reloaded(GOOD + "timezone: Europe/Riga\n")
     reloaded(GOOD + "timezone: Europe/Berlin\n")
     assert changes(reloaded)[-1] == ("command", "changed", "heartbeat.timezone Europe/Riga -> Europe/Berlin")
+
+
+def test_metrics_show_the_present_database_until_the_restart_that_another_one_needs(reloaded: Saving) -> None:
+    page = Page(reloaded.world)
+    size = page.series("db_bytes")["db_bytes{db}"]
+    assert size > 0
+    reloaded(GOOD + "state: other/other.db\n")
+    assert page.series("db_bytes")["db_bytes{db}"] >= size
+
+
+def test_a_change_that_needs_a_restart_is_reported_at_each_reload_until_it_is_undone(reloaded: Saving) -> None:
+    waits = ("server.listen: changed; the change takes effect when the daemon is restarted",)
+    other = GOOD + 'server: {listen: "127.0.0.1:7999"}\n'
+    for saved, warnings in ((other, waits), (other.replace("30m", "1h"), waits), (GOOD, ())):
+        reloaded(saved)
+        assert reloaded.warnings == warnings
 
 
 def test_a_rejected_file_is_recorded_once_with_its_errors(reloaded: Saving) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 from loops import loop_over
 from starlette.routing import Route
-from web_daemon import TOKENS, WebDaemon
+from web_daemon import CONFIG, TOKENS, WebDaemon
 
 from heartbeatd.secret import Secret
 from scheduler.model.settings import Token
@@ -111,6 +112,17 @@ def test_two_authorization_headers_are_rejected(daemon: WebDaemon) -> None:
 @pytest.mark.parametrize("host", ["127.0.0.1:{port}", "localhost:{port}", "LOCALHOST:{port}", "[::1]:{port}"])
 def test_loopback_host_names_are_accepted_with_the_port(daemon: WebDaemon, host: str) -> None:
     assert daemon.get("/metrics", Host=host.format(port=daemon.port)).status == 200
+
+
+def test_the_address_that_the_daemon_listens_at_is_accepted_until_the_restart_that_another_one_needs(tmp_path: Path) -> None:
+    yaml = CONFIG.replace("127.0.0.1:0", "127.0.0.2:0")
+    assert yaml != CONFIG
+    with WebDaemon(tmp_path, yaml) as daemon:
+        url = f"http://127.0.0.2:{daemon.port}/metrics"
+        assert urlopen(url).status == 200
+        daemon.config.write_text(yaml.replace("127.0.0.2:0", "127.0.0.3:0"), "utf-8")
+        daemon.reloader.reload(by="command")
+        assert urlopen(url).status == 200
 
 
 @pytest.mark.parametrize("host", ["beat.example", "beat.example:{port}", "proxy.example:8443"])
