@@ -141,7 +141,7 @@ READ: Mapping[str, Metric] = {
     "heartbeatd_last_tick_timestamp_seconds": Metric("When the main loop last ticked."),
     "heartbeatd_config_last_reload_successful": Metric("0 while the config file has errors and is not applied."),
     "heartbeatd_config_last_reload_success_timestamp_seconds": Metric("When the active config was applied."),
-    "heartbeatd_config_file_present": Metric("1 while the config file exists."),
+    "heartbeatd_config_file_present": Metric("1 while the config file can be read."),
     "heartbeatd_config_hash": Metric("A number that changes whenever the active config changes."),
     "heartbeatd_concurrency_limit": Metric("How many runs may be in progress at the same time."),
     "heartbeatd_entries_without_series": Metric(

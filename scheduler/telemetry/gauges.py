@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import sqlite3
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -259,7 +260,7 @@ def read_files(reading: Reading, state: Path) -> None:
 
 def read_settings(reading: Reading, settings: Settings, wanted: Collection[EntryLabels]) -> None:
     """What the gauges of the active config show."""
-    reading.show("heartbeatd_config_file_present", int(settings.path.exists()))
+    reading.show("heartbeatd_config_file_present", int(os.access(settings.path, os.R_OK, effective_ids=True)))
     reading.show("heartbeatd_concurrency_limit", settings.limits.concurrency)
     reading.show("heartbeatd_config_hash", int(settings.hash[:12], 16))  # 48 bits: a float can represent them exactly
     reading.show("heartbeatd_entries_without_series", len(settings.heartbeats) + len(settings.jobs) - len(wanted))

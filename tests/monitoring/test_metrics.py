@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import re
 import subprocess
@@ -34,6 +35,8 @@ from scheduler.model.events import AttemptStarted, RunRecovered, StaleResultDrop
 from scheduler.model.message import DeliveryResult
 from scheduler.model.outcome import Kind
 from scheduler.store.locations import open_read_only
+from scheduler.telemetry import gauges
+from scheduler.telemetry.catalog import Reading
 from scheduler.telemetry.event_feed import EventFeed
 from scheduler.telemetry.metrics import ScrapeState
 from scheduler.telemetry.series import MetricFamily
@@ -751,6 +754,27 @@ def test_the_openmetrics_page_passes_a_strict_parser_and_names_the_last_run(make
     buckets = [sample for sample in families["heartbeatd_run_duration_seconds"].samples if sample.exemplar]
     assert buckets
     assert {sample.name for sample in buckets} == {"heartbeatd_run_duration_seconds_bucket"}
+
+
+@pytest.mark.parametrize("forbidden", ["config.yaml", "."])
+def test_a_config_that_the_daemon_may_not_read_counts_as_missing(make_world: MakeWorld, forbidden: str) -> None:
+    settings = make_world(AGENT).engine.plan.settings
+
+    def shown() -> str:
+        reading = Reading()
+        gauges.read_settings(reading, settings, ())
+        return "".join(reading["heartbeatd_config_file_present"].exposition_lines()).splitlines()[-1]
+
+    assert shown() == "heartbeatd_config_file_present 1"
+    (settings.path.parent / forbidden).chmod(0)
+    user = os.geteuid()
+    if user == 0:
+        os.seteuid(65534)  # root may read everything
+    try:
+        assert shown() == "heartbeatd_config_file_present 0"
+    finally:
+        os.seteuid(user)
+        (settings.path.parent / forbidden).chmod(0o700)
 
 
 def test_both_formats_have_the_same_series(make_world: MakeWorld) -> None:
