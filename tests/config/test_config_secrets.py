@@ -273,9 +273,9 @@ def test_a_masked_config_has_as_many_lines_and_no_secret() -> None:
         assert masked.splitlines()[-1] == "  web: 1"
 
 
-def test_the_line_break_at_the_end_of_a_file_with_a_secret_is_no_part_of_it(tmp_path: Path) -> None:
-    for ending in ("", "\n", "\r\n"):
-        (tmp_path / "token.txt").write_bytes(f"{TOKEN}{ending}".encode())
+def test_what_an_editor_adds_to_a_file_with_a_secret_is_no_part_of_it(tmp_path: Path) -> None:
+    for content in (TOKEN, f"{TOKEN}\n", f"{TOKEN}\r\n", f"\ufeff{TOKEN}\r\n"):
+        (tmp_path / "token.txt").write_bytes(content.encode())
         (token,) = read(tmp_path, RIGHT.replace("${TOKEN}", "${file:token.txt}")).settings.server.tokens
         assert token.value.reveal() == TOKEN
 

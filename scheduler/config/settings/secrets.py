@@ -163,4 +163,4 @@ def _read_small_file(path: Path) -> str:
         raise OSError(f"larger than {LARGEST_FILE // 1024} KiB")
     if b"\0" in content:
         raise OSError("it holds the byte 0x00")
-    return content.decode()
+    return content.decode("utf-8-sig")  # some editors write a byte order mark
