@@ -290,6 +290,20 @@ def test_an_error_in_an_override_names_the_variable(tmp_path: Path, variable: st
     assert line in found
 
 
+def test_an_error_in_an_override_of_a_default_is_one_error_for_all_who_inherit_it(tmp_path: Path) -> None:
+    agent, job = "{runner: {kind: command, argv: [cat]}, heartbeat: {interval: 30m}}", "{every: 1h, command: date}"
+    text = f"agents: {{ops: {agent}, web: {agent}}}\ncron: {{one: {job}, two: {job}}}\n"
+    for path, value in (
+        ("heartbeat.timeout", "soon"),
+        ("heartbeat.deliver", "nowhere"),
+        ("heartbeat.retries", "-1"),
+        ("cron.notify", "nowhere"),
+    ):
+        name = f"HEARTBEATD_SET__defaults__{path.replace('.', '__')}"
+        (found,) = complaints(tmp_path, text, {name: value})
+        assert found.startswith(f"config.yaml: defaults.{path}")
+
+
 def test_the_hash_is_of_the_file_and_the_overrides_alone(tmp_path: Path) -> None:
     first = read(tmp_path, SMALL).settings.hash
     assert read(tmp_path, SMALL, {"OTHER": "x"}).settings.hash == first

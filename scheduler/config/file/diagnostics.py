@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
+
+from heartbeatd.state_folder import OVERRIDE_PREFIX
+
+_ENTRY = re.compile(r"^(agents|cron)\.[^.]+")
+_DEFAULTS = {"agents": "defaults", "cron": "defaults.cron"}
 
 _DiagnosticKey = tuple[int, int, str]
 
@@ -100,6 +106,8 @@ class Diagnostics:
         self, notes: dict[_DiagnosticKey, Diagnostic], place: Position, path: str, message: str, missing: str = ""
     ) -> None:
         if isinstance(place, ExternalPosition):
+            if place.variable.startswith(f"{OVERRIDE_PREFIX}defaults"):  # all values of a variable have one position
+                path = _ENTRY.sub(lambda found: _DEFAULTS[found[1]], path, count=1)
             message = f"{message} ({place.variable})" if place.variable else message
             notes.setdefault((0, 0, path + message), Diagnostic(0, 0, path, message, self._source))
             return
