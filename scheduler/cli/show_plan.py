@@ -50,6 +50,8 @@ def print_plan(make: Make[GetPlan], name: str | None, worst: bool, other: Path |
             config_preview.print_schedules(preview, asked.for_)
         return
     if worst:
+        if name is not None:
+            raise InputError(f"--worst lists all agents and jobs; leave out {name!r}")
         _print_worst_day(source)
         return
     with show_progress("reading the config and the database"):

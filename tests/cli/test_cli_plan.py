@@ -262,6 +262,11 @@ def test_a_day_without_a_cost_limit_is_shown_as_such(config: Path, capsys: pytes
     assert lines(capsys, config, "--worst")[1] == "agent/ops 787 4722 not known no limit runs"  # 30 + 1 late + 756 by wakes
 
 
+def test_the_worst_day_of_one_agent_cannot_be_asked_for(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "opps", "--worst", "-c", str(config)]) == 2
+    assert capsys.readouterr().err == "heartbeatd: --worst lists all agents and jobs; leave out 'opps'\n"
+
+
 def test_a_config_without_agents_has_no_worst_day(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config.write_text("cron: {measure: {every: 1h, command: x}}\n", "utf-8")
     assert lines(capsys, config, "--worst") == ["no entry calls an agent"]
