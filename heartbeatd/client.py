@@ -316,9 +316,10 @@ TEMPORARY_STATUSES = frozenset({502, 503, 504})
 
 
 class Event(BaseModel):
-    """One event. `type` is `started`, `ended`, `said`, `skipped`, `delivered`, `reloaded` or `gap` (events are missing).
+    """One event. `type` is `started`, `ended`, `said`, `skipped`, `delivered`, `question`, `reloaded` or `gap`.
 
-    The other fields are those that the type has, and None otherwise. `id` is where a later reader resumes.
+    At a `gap`, events are missing. The other fields are those that the type has, and None otherwise. `id` is where a later reader
+    resumes.
     """
 
     model_config = ConfigDict(frozen=True, extra="allow")
@@ -338,6 +339,8 @@ class Event(BaseModel):
     planned_runs: int | None = None
     message: int | None = None
     channel: str | None = None
+    question: int | None = None
+    state: str | None = None
     config_hash: str | None = None
 
 

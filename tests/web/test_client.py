@@ -348,6 +348,14 @@ def test_a_reader_resumes_when_a_reload_ends_the_stream(tmp_path: Path) -> None:
         assert [event.config_hash for event in found if event.type == "reloaded"] == [daemon.settings.hash]
 
 
+def test_an_event_has_each_field_that_the_documentation_names() -> None:
+    section = (HOME / "docs/api.md").read_text("utf-8").partition("## Events")[2].partition("\n## ")[0]
+    data_of_type = dict(re.findall(r"^\| `(\w+)` \| .* \| ([^|]*) \|$", section, re.MULTILINE))
+    words = {word for data in data_of_type.values() for listed in re.findall("`([a-z_ ]+)`", data) for word in listed.split()}
+    assert words - data_of_type.keys() - {"asked", "answered"} <= Event.model_fields.keys()
+    assert all(f"`{each}`" in (Event.__doc__ or "") for each in data_of_type)
+
+
 def test_a_reader_waits_longer_after_each_failure_and_resumes_where_it_was() -> None:
     position, lost = StreamPosition(None), HeartbeatdError("unreachable", "lost")
     with pytest.raises(HeartbeatdError, match="lost"):  # it was never connected
