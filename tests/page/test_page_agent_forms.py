@@ -583,6 +583,16 @@ def test_the_history_of_a_removed_agent_can_be_read(daemon: WebDaemon) -> None:
     assert user.get("/page/agents/copy/config").status == 404
 
 
+def test_forms_of_an_agent_that_was_removed_meanwhile_keep_what_was_written(daemon: WebDaemon) -> None:
+    user = user_of(daemon)
+    opened, mine = user.get(f"{OPS}/checklist"), opened_form(user) | {"heartbeat.prompt": "a long text"}
+    renamed = CONFIG.replace("  ops:  ", "  operations:  ").replace("agents: [ops]", "agents: [web]")
+    daemon.do(lambda: daemon.world.reload(renamed))
+    for refused in (send(user, mine), edit_checklist(user, "- a long text\n", opened)):
+        assert (refused.status, "there is no agent" in refused.text, "a long text" in refused.text) == (404, True, True)
+    assert form_fields(refused, f"{OPS}/checklist")["text"] == "- a long text\r\n"
+
+
 def test_all_keys_of_the_form_exist_and_are_described() -> None:
     for key in agent_config.all_keys():
         assert agent_config.form_of_key(key).description[0]

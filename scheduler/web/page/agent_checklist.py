@@ -54,7 +54,10 @@ async def save_checklist(form: FormRequest) -> Page | Redirect:
 
 
 def _show_refused(api: ApiRequest, text: str, version: str, error: HttpError) -> Page:
-    now = _open_editor(api)
+    try:
+        now = _open_editor(api)
+    except HttpError:  # another user has removed the agent
+        now = Editor("", "", "")
     if error.status != 412:
         return _render(api, Editor(now.file, text, version, error.message, status=error.status))
     problem = (

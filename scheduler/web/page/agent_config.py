@@ -389,14 +389,16 @@ def _field_of_error(name: str, error: Diagnostic) -> str | None:
 
 def _build_page(request: ApiRequest, sent: Form, outcome: _Outcome) -> Page:
     name = request.path["name"]
+    unknown = EntryConfig(name=name, declared={}, hash=sent.get("hash", ""), values=[])
     try:
         found = ask(request, "get_agent_config", GetEntryConfig())
     except ConfigError as error:  # another user has written a faulty file
         broken = Problem(f"The config file has errors. Correct them in the file first: {error.errors[0]}")
-        found, outcome = (
-            EntryConfig(name=name, declared={}, hash=sent.get("hash", ""), values=[]),
-            _Outcome((*outcome.problems, broken), status=409),
-        )
+        found, outcome = unknown, _Outcome((*outcome.problems, broken), status=409)
+    except HttpError:  # another user has removed the agent
+        if not sent:
+            raise
+        found = unknown
     declared = found.declared or {}
     values = {row.key: row for row in found.values}
     sections = tuple(
