@@ -111,7 +111,7 @@ class HttpDaemonClient:
     def call(self, endpoint: Endpoint, subject: str | int | None, keys: Mapping[str, object]) -> ResponseBody:
         """Send a request of the API with these keys. Raises HeartbeatdError with the errors of a config that is rejected."""
         try:
-            answer: ResponseBody = getattr(self._client, endpoint.name)(*filter(None, [subject]), **keys)
+            answer: ResponseBody = getattr(self._client, endpoint.name)(*([] if subject is None else [subject]), **keys)
             return answer
         except HeartbeatdError as error:
             if error.problems:

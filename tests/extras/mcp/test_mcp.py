@@ -15,6 +15,7 @@ from typing import Any
 import httpx2
 import pytest
 from checkout import HOME
+from click import ClickException
 from daemon_process import Daemon
 from loops import loop_over
 from mcp import Client, StdioServerParameters
@@ -24,6 +25,8 @@ from test_story_same_everywhere import CASES, played_daemon
 from web_daemon import WebDaemon
 from world import Delayed
 
+from scheduler.cli.daemon_client import HttpDaemonClient
+from scheduler.cli.daemon_files import DaemonFiles
 from scheduler.cli.main import main
 from scheduler.extras.mcp.mcp_server import TOOLS, Tool, tool_of
 from scheduler.web.perform import ENDPOINTS
@@ -316,6 +319,12 @@ def test_an_empty_token_does_not_permit_everything(
     monkeypatch.setenv("HEARTBEATD_TOKEN", given)
     assert main(command) == 2
     assert capsys.readouterr().err.splitlines() == [f"heartbeatd: {file} is empty", "heartbeatd: HEARTBEATD_TOKEN is empty"]
+
+
+def test_an_empty_name_of_an_agent_is_named_as_the_fault_over_stdio(tmp_path: Path) -> None:
+    client = HttpDaemonClient(DaemonFiles(tmp_path / "heartbeatd.db"), "http://127.0.0.1:9", TOKENS["self"])
+    with pytest.raises(ClickException, match="name: '' is not a name; write that of an agent or a job"):
+        client.call(ENDPOINTS["get_agent"], "", {})
 
 
 async def _tools_of_program(program: StdioServerParameters) -> list[str]:
