@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from functools import partial
@@ -14,6 +15,7 @@ from web_daemon import CONFIG, TOKENS, WebDaemon
 
 from scheduler.engine.config_reload import note_rejected_config
 from scheduler.system import state_lock
+from scheduler.web.page.rendering import FOLDER
 
 VIEWS = (
     "",
@@ -97,3 +99,13 @@ def test_a_limited_token_sees_neither_errors_of_the_daemon_nor_runs_and_numbers_
 
 def test_the_login_has_no_number(daemon: WebDaemon) -> None:
     assert "/page/problems" not in PageUser(daemon).get("/page/login").body
+
+
+def test_the_page_listens_to_each_event_for_which_a_part_of_it_is_loaded_again() -> None:
+    script = (FOLDER / "static/page.js").read_text("utf-8")
+    heard = set(json.loads(re.findall(r"for \(const name of (\[.*])\)", script)[0]))
+    templates = [path.read_text("utf-8") for path in (FOLDER / "templates").iterdir()]
+    wanted = {word for text in templates for words in re.findall('data-live="([^"]*)"', text) for word in words.split()}
+    assert wanted <= heard
+    asking = [text for text in templates if ".questions" in text]
+    assert len(asking) == 2 and all(re.search('data-live="[^"]*question', text) for text in asking)

@@ -106,7 +106,7 @@
     if (!url || stream || document.hidden) return;
     stream = new EventSource(url);
     const own = stream;
-    for (const name of ["started", "ended", "said", "skipped", "delivered", "reloaded"]) {
+    for (const name of ["started", "ended", "said", "skipped", "delivered", "question", "reloaded"]) {
       own.addEventListener(name, (event) => receive(name, JSON.parse(event.data)));
     }
     own.addEventListener("gap", refreshAll);
