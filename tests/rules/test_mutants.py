@@ -27,6 +27,7 @@ WAKES = "scheduler/store/wakes.py"
         ("return 1", ["`1` -> `2`"]),
         ("a.append(b)", ["without `a.append(b)`"]),
         ("log.debug(b)", []),
+        ("log_event('event', b=b if a else 1)", []),
         ("return 'a text with = and and'", []),
         (
             "return 'delete from wake where name = ?'",
@@ -37,6 +38,11 @@ WAKES = "scheduler/store/wakes.py"
 def test_each_kind_of_line_has_its_slips(line: str, slips: list[str]) -> None:
     found = candidates("any.py", f"def function(a, b, c, log):\n    {line}\n")
     assert [(each.line, each.function, each.says) for each in found] == [(2, "function", says) for says in slips]
+
+
+def test_a_slip_in_the_name_of_a_type_is_not_planted() -> None:
+    source = "Start = tuple[datetime | None, str]\n_Row = TypeVar('_Row', covariant=True)\nLIMIT = 3\n"
+    assert [each.says for each in candidates("any.py", source)] == ["`3` -> `4`"]
 
 
 def find(file: str, says: str) -> Mutant:
