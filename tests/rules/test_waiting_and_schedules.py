@@ -7,13 +7,17 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from heartbeat_specs import AGENT
 from test_cron_job import JOB
 from world import utc
 
 from cron.job import After, follow_chain
 from heartbeat.findings import Severity
+from scheduler.engine.clock_adjustment import ClockReading
+from scheduler.engine.runs_in_progress import MAX_NOTED_RUNS, HeldPlaces
 from scheduler.model import entry_schedule
 from scheduler.model.daemon_health import EngineHealth, QueueState, WaitingRuns, WorkerState
+from scheduler.model.entry import Claim, HeartbeatEntry, OpenRun
 from scheduler.model.entry_row import UNTIL_RESUMED, EntryRow
 from scheduler.model.outcome import Kind, Trigger
 from scheduler.model.problem import Acknowledgement, Problem, ProblemNotice, State, Subject, Symptom, Told
@@ -188,3 +192,13 @@ def test_the_prompt_has_when_the_latest_message_about_an_open_problem_arrived() 
         )
     }
     assert replace(DISK, notices=sent).for_prompt.reported_at == EIGHT + MINUTE
+
+
+def test_a_run_that_held_its_place_for_long_is_named_after_any_number_of_short_ones() -> None:
+    places = HeldPlaces()
+    entry = HeartbeatEntry(AGENT)
+    for second in range(2 * MAX_NOTED_RUNS):
+        run = 7 if second < 100 else second
+        claim = Claim(entry, OpenRun(run, "running", EIGHT, Trigger.INTERVAL, 1, 0, 1, "me", EIGHT))
+        places.note({run: claim}, ClockReading(EIGHT, float(second)), full=True)
+    assert places.describe() == "limits.concurrency (1) was reached by agent/ops (run 7)"

@@ -6,20 +6,23 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
+from heartbeat_specs import AGENT
 from world import utc
 
 from heartbeat.findings import Severity
+from heartbeat.spec import CommandRunner
 from scheduler.model.circuit import Circuit
+from scheduler.model.entry import HeartbeatEntry
 from scheduler.model.outcome import Kind
 from scheduler.model.problem import (
     CHANNEL,
     PAUSED,
     Acknowledgement,
     Evidence,
-    Finding,
     Problem,
     ProblemNotice,
     Subject,
+    Symptom,
     Told,
 )
 from scheduler.model.settings import Target
@@ -44,7 +47,7 @@ def add(
     cause: int | None = None, told: dict[Target, tuple[Told, int]] | None = None, **more: Any,
 ) -> Problem:  # fmt: skip
     """Save a problem that opened at this minute. `told` are the kinds and IDs of the last messages about it."""
-    found = Finding(key, severity, f"{key} is bad", "failed", "x", cause)
+    found = Symptom(key, severity, f"{key} is bad", "failed", "x", cause)
     opened = {"opened_at": at(minute), "openings": (at(minute),)} if cause is None else {}
     times = {"since": at(minute), "last_seen_at": at(minute)}
     saved = problems.save_problem(tx, Problem(subject, found, **{**times, **opened, **more}))
@@ -110,6 +113,15 @@ def test_a_problem_is_settled_when_each_recipient_knows_its_end(tx: Transaction)
     assert keys(problems.unsettled_problems(tx.db, "heartbeat", "lost")) == ["lost lost"]
 
 
+def test_each_entry_has_only_its_own_problems_also_if_there_are_many(tx: Transaction) -> None:
+    for number in range(problems.MAX_RECALLED + 1):
+        add(tx, Subject.of_reports(f"agent{number}"), "disk")
+    own = Subject.of_reports("agent7")
+    others = (own._replace(kind="cron"), own._replace(name="ops"), own._replace(part="phone"))
+    assert problems.has_unsettled(tx.db, own)
+    assert not any(problems.has_unsettled(tx.db, other) for other in others)
+
+
 def test_a_lost_message_leaves_an_end_to_be_sent_to_its_recipient_only(tx: Transaction) -> None:
     about = Origin(1, "heartbeat", "ops", "manual", EIGHT)
     targets = (Target("phone", "1"), Target("phone", "2"))
@@ -152,6 +164,17 @@ def test_the_problem_of_a_provider_that_no_entry_uses_is_kept_until_its_conseque
     add(tx, Subject("heartbeat", "ops"), "failed", cause=causes[1].id)
     problems.delete_problems_of_unused_circuits(tx, ())
     assert remaining(tx) == ["second failed", "ops failed"]
+
+
+def test_the_problem_of_an_account_is_kept_while_an_enabled_agent_uses_it(tx: Transaction) -> None:
+    planned = [
+        HeartbeatEntry(replace(AGENT, name=account, enabled=enabled, runner=CommandRunner(("claude",), {}, account)))
+        for account, enabled in (("team", True), ("own", True), ("off", False))
+    ]
+    for account in ("team", "own", "off", "former"):
+        add(tx, Subject.of_circuit(Circuit(f"account {account}")), "limited")
+    problems.delete_problems_of_unused_circuits(tx, planned)
+    assert remaining(tx) == ["account team limited", "account own limited"]
 
 
 def test_a_problem_that_has_opened_before_is_remembered_although_it_ends_unopened(tx: Transaction) -> None:

@@ -169,6 +169,17 @@ def test_an_agent_added_while_the_clock_was_ahead_runs(make_world: MakeWorld) ->
     assert len(world.calls) - before >= 3
 
 
+def test_a_job_added_while_the_clock_was_ahead_still_runs_the_slot_that_its_stagger_delays(make_world: MakeWorld) -> None:
+    world = make_world(job(every="1d"), start="2026-03-02 09:00:30")
+    world.clock.now += A_YEAR
+    world.run(seconds=5)
+    world.reload(job(every="1d") + "  tidy: {schedule: '0 * * * *', stagger: 30m, command: tidy}\n")
+    world.run(seconds=5)
+    world.clock.now -= A_YEAR
+    world.run(minutes=95)
+    assert [line.partition(" schedule")[0] for line in world.history("tidy")][-2:] == ["03-02 09:00", "03-02 10:00"]
+
+
 def test_an_agent_first_stored_by_a_command_while_the_clock_was_ahead_runs(make_world: MakeWorld) -> None:
     world = make_world(job(every="1d"))
     world.run(minutes=5)

@@ -219,6 +219,21 @@ def test_an_agent_whose_fallback_answers_is_not_said_to_fail(make_world: MakeWor
     assert read_verdict(status, str).failing == 0
 
 
+@pytest.mark.parametrize(("last", "attempts"), [(500, 3), (404, 1)])
+def test_a_run_is_tried_again_only_if_one_of_its_agents_may_answer_then(make_world: MakeWorld, last: int, attempts: int) -> None:
+    yaml = """
+runners: {backup: {kind: http, url: "{url}/backup"}}
+agents:
+  ops:
+    runner: {kind: http, url: "{url}/own"}
+    fallbacks: [{runner: backup}]
+    heartbeat: {interval: 1h, stagger: 0s, checklist: "- look\\n", deliver: log, retries: 2}
+"""
+    with Server([reply({}, 404), reply({}, last)] * 3) as server:
+        make_world(yaml.replace("{url}", server.url)).run(minutes=50)
+        assert [request.path for request in server.requests] == ["/own", "/backup"] * attempts
+
+
 def test_while_a_fallback_is_in_use_another_problem_is_still_reported_the_second_time(make_world: MakeWorld) -> None:
     with by_model({SONNET: REFUSED, HAIKU: REFUSED}) as server:
         world = story(make_world, server, "precheck: ./look.sh")

@@ -559,8 +559,9 @@ def test_a_precheck_of_the_second_job_decides_as_for_a_planned_run(make_world: M
     assert world.history("think") == ["03-02 09:00 cron skipped precheck"]
 
 
-def test_a_wait_of_more_than_a_day_is_recorded(make_world: MakeWorld) -> None:
-    world = make_world(pair(second="timeout: 60h").replace("every: 1h", "every: 30d"))
+def test_a_wait_of_more_than_a_day_is_recorded_and_is_no_news_of_an_agent_with_the_name_of_the_job(make_world: MakeWorld) -> None:
+    agent = "agents: {verify: {runner: {kind: command, argv: [a]}, heartbeat: {interval: none, deliver: log}}}\n"
+    world = make_world(agent + pair(second="timeout: 60h").replace("every: 1h", "every: 30d"))
     world.scripts["verify"] = lambda call: Delayed("", timedelta(hours=59))
     for _ in range(2):
         world.run_job("backup")
@@ -569,6 +570,7 @@ def test_a_wait_of_more_than_a_day_is_recorded(make_world: MakeWorld) -> None:
         world.run(hours=2)
     assert [row["why"] for row in world.records("verify")] == [None, "missed"]
     assert world.records("verify")[1]["error"] == "run 3 of cron/backup"
+    assert not [text for _, _, text in world.delivered if "expired" in text]
 
 
 @pytest.mark.parametrize("change", ["disabled", "removed"])

@@ -20,6 +20,7 @@ from heartbeatd.verbs import Cancel, HoldLock, ReleaseLock
 from scheduler.engine.effects import VerbRequest
 from scheduler.insight import explanation
 from scheduler.model.outcome import Kind
+from scheduler.store import breakers
 
 RIGA = ZoneInfo("Europe/Riga")  # UTC+2 in March
 SESSION = "You've hit your session limit · resets 7pm (Europe/Riga)"
@@ -263,6 +264,16 @@ def test_explain_names_the_time_at_which_each_agent_may_be_called_after_a_limit(
         assert [text.rpartition("; ")[2] for text in details] == [
             f"next trial call at 2026-03-02 17:{at} UTC" for at in ("01:20", "00:36")
         ]
+
+
+def test_agents_of_an_account_also_begin_one_after_another_if_a_model_is_their_fallback(make_world: MakeWorld) -> None:
+    server = (
+        "providers: {local: {kind: openai, base_url: 'http://127.0.0.1:9'}}\nrunners: {lab: {kind: openai, provider: local}}\n"
+    )
+    yaml = server + CONFIG.replace("heartbeat: {", "fallbacks: [{runner: lab, model: small}], heartbeat: {")
+    planned = make_world(yaml).plan().entries
+    waits = [breakers.account_stagger(planned[Kind.HEARTBEAT, name]).total_seconds() for name in ("ops", "web")]
+    assert waits == [80, 36]
 
 
 def test_a_run_without_room_in_its_limits_does_not_start_after_a_crash_either(make_world: MakeWorld) -> None:

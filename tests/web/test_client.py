@@ -64,9 +64,14 @@ def wire_name(parameter: str) -> str:
 
 
 @NAMED
-def test_a_method_has_the_parameters_of_its_operation(endpoint: Endpoint) -> None:
+def test_a_method_has_the_parameters_and_the_answer_of_its_operation(endpoint: Endpoint) -> None:
     for client in (Client, AsyncClient):
-        parameters = list(inspect.signature(getattr(client, endpoint.name)).parameters)[1:]
+        signature = inspect.signature(getattr(client, endpoint.name))
+        assert signature.return_annotation == endpoint.operation.answer_type()
+        defaults = {name: each.default for name, each in signature.parameters.items() if each.kind is each.KEYWORD_ONLY}
+        fields = endpoint.operation.model_fields.items()
+        assert defaults == {name: inspect.Parameter.empty if each.is_required() else each.default for name, each in fields}
+        parameters = list(signature.parameters)[1:]
         in_path = re.findall(r"\{(\w+)\}", endpoint.path)
         assert [wire_name(parameter) for parameter in parameters] == [*in_path, *keys_of(endpoint.operation)]
 

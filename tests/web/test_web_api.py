@@ -364,6 +364,17 @@ def test_an_undeclared_name_is_404(still: WebDaemon, method: str, path: str, bod
     assert (reply.status, reply.code) == (404, "not_found")
 
 
+def test_the_name_of_a_removed_agent_is_404_as_an_undeclared_one(daemon: WebDaemon) -> None:
+    begin, end = CONFIG.index("  web:"), CONFIG.index("cron:")
+    daemon.config.write_text(CONFIG[:begin] + CONFIG[end:])
+    assert daemon.post("/-/reload", {}, CHIEF).data["removed"] == ["agent/web"]
+    before = daemon.rows()
+    for verb in ("wake", "pause", "mute"):
+        reply = daemon.post(f"/api/v1/agents/web/{verb}", {}, CHIEF)
+        assert (reply.status, reply.code) == (404, "not_found"), verb
+    assert daemon.rows() == before
+
+
 def state(daemon: WebDaemon, name: str) -> tuple[str, str | None]:
     entries = daemon.get("/api/v1/status", CHIEF).data["entries"]
     return next((entry["state"], entry["paused_until"]) for entry in entries if entry["name"] == name)
@@ -508,6 +519,7 @@ def test_a_token_for_an_agent_is_not_valid_for_a_job_of_the_same_name(tmp_path: 
         for path in ("run", "pause", "resume"):
             reply = daemon.post(f"/api/v1/cron/ops/{path}", {}, OPSMAN)
             assert (reply.status, reply.code) == (403, "forbidden")
+            assert reply.data["error"]["message"] == "the token 'opsman' is only for the agents ops"
         assert daemon.rows() == before
         assert daemon.get("/api/v1/cron", OPSMAN).data["cron"] == []
         assert daemon.get("/api/v1/explain/ops", OPSMAN).data["kind"] == "heartbeat"

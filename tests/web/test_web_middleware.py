@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
 from loops import loop_over
 from starlette.routing import Route
+from starlette.types import Message, Receive, Scope, Send
 from web_daemon import CONFIG, TOKENS, WebDaemon
 
 from heartbeatd.secret import Secret
 from scheduler.model.settings import Token
 from scheduler.web import api_request
+from scheduler.web.middleware import SecurityMiddleware
 from scheduler.web.routes import build_routes
 
 CHIEF = TOKENS["chief"]
@@ -92,6 +96,12 @@ def test_everything_under_the_api_needs_a_token_that_may_read(daemon: WebDaemon)
         if path.startswith("/api/") and path != "/api/v1/whoami":  # a caller may always know its own permissions
             reply = daemon.send("GET", path, token=TOKENS["waker"])
             assert (reply.status, reply.code) == (403, "forbidden"), path
+
+
+def test_every_caller_may_ask_what_its_own_token_permits(daemon: WebDaemon) -> None:
+    for name, may, agents in (("waker", ["wake"], ["ops"]), ("reader", ["read"], None), ("editor", ["edit", "read"], None)):
+        own = daemon.get("/api/v1/whoami", token=TOKENS[name]).data
+        assert (own["name"], sorted(own["may"]), own["agents"]) == (name, may, agents)
 
 
 def test_many_refused_tokens_are_counted_and_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -358,6 +368,53 @@ def test_a_content_length_with_a_chunked_body_closes_the_connection_and_discards
     assert answer.count(b"HTTP/1.1 ") == 1
     assert b"\r\nconnection: close\r\n" in answer.lower()
     assert daemon.rows() == before
+
+
+def status_at(daemon: WebDaemon, listen: str, port: int, host: str, query: str = "") -> int:
+    """The status of a request with this Host header to a server at an address that a test cannot have."""
+    statuses = []
+
+    async def accept(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+
+    async def send(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            statuses.append(message["status"])
+
+    async def receive() -> Message:
+        raise AssertionError("no body is read")
+
+    settings = daemon.app_state.settings()
+    settings = replace(settings, server=replace(settings.server, host=listen))
+    server = SecurityMiddleware(accept, lambda: settings, daemon.app_state.metrics, port, LOCAL, lambda _: None)
+    scope = {"type": "http", "method": "GET", "path": "/healthz", "raw_path": b"/healthz", "query_string": query.encode()}
+    asyncio.run(server(scope | {"headers": [(b"host", host.encode())]}, receive, send))
+    return int(*statuses)
+
+
+@pytest.mark.parametrize(("port", "status"), [(80, 200), (81, 421), (443, 421)])
+def test_at_port_80_clients_leave_out_the_port(daemon: WebDaemon, port: int, status: int) -> None:
+    assert status_at(daemon, "127.0.0.1", port, f"localhost:{port}") == 200
+    assert status_at(daemon, "127.0.0.1", port, "localhost") == status
+
+
+@pytest.mark.parametrize(
+    ("listen", "host", "status"),
+    [
+        ("192.168.1.5", "192.168.1.5:7857", 200), ("fd00::5", "[fd00::5]:7857", 200), ("192.168.1.5", "192.168.1.6:7857", 421),
+        ("0.0.0.0", "0.0.0.0:7857", 421), ("::", "[::]:7857", 421), ("0.0.0.0", "127.0.0.1:7857", 200),
+    ],
+)  # fmt: skip
+def test_the_address_of_the_server_is_accepted_unless_it_stands_for_all(
+    daemon: WebDaemon, listen: str, host: str, status: int
+) -> None:
+    assert status_at(daemon, listen, 7857, host) == status
+
+
+def test_request_line_and_headers_together_may_have_8_kib(daemon: WebDaemon) -> None:
+    rest = 8 * 1024 - len("/healthz" + "host" + "localhost:80")
+    for query, status in (("x" * rest, 200), ("x" * (rest + 1), 431)):
+        assert status_at(daemon, "127.0.0.1", 80, "localhost:80", query) == status
 
 
 def test_a_websocket_request_is_rejected(daemon: WebDaemon) -> None:
