@@ -74,6 +74,6 @@ def _render_metrics(app_state: AppState, accept: str, *, gzipped: bool) -> Metri
     try:
         with open_reader(app_state) as db:
             page = app_state.metrics.render_page(db, now, accept)
-    except (StoreError, sqlite3.Error):
+    except (StoreError, sqlite3.Error, OSError):
         page = app_state.metrics.render_page(None, now, accept)
     return page._replace(body=gzip.compress(page.body, GZIP_LEVEL, mtime=0)) if gzipped else page

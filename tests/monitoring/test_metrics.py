@@ -8,8 +8,8 @@ import random
 import re
 import subprocess
 import time
-from collections.abc import Iterable
-from contextlib import closing, suppress
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 
@@ -25,6 +25,7 @@ from servers.messages import error_answer, text_answer
 from servers.scripted import Server
 from test_story_async_results import http_agent
 from test_story_models import KEY, config
+from web_daemon import WebDaemon
 from world import Delayed, MakeWorld, utc
 
 from heartbeatd.verbs import Ack, CloseProblem, Mute, ReportResult, Unack
@@ -766,15 +767,30 @@ def test_a_config_that_the_daemon_may_not_read_counts_as_missing(make_world: Mak
         return "".join(reading["heartbeatd_config_file_present"].exposition_lines()).splitlines()[-1]
 
     assert shown() == "heartbeatd_config_file_present 1"
-    (settings.path.parent / forbidden).chmod(0)
-    user = os.geteuid()
-    if user == 0:
-        os.seteuid(65534)  # root may read everything
-    try:
+    with no_access(settings.path.parent / forbidden):
         assert shown() == "heartbeatd_config_file_present 0"
+
+
+@contextmanager
+def no_access(path: Path) -> Iterator[None]:
+    """This process may not use a file or a folder, even if root runs the tests."""
+    user = os.geteuid()
+    path.chmod(0)
+    if user == 0:
+        os.seteuid(65534)
+    try:
+        yield
     finally:
         os.seteuid(user)
-        (settings.path.parent / forbidden).chmod(0o700)
+        path.chmod(0o700)
+
+
+def test_the_page_of_a_daemon_that_may_not_read_its_database_has_the_metrics_of_the_process(tmp_path: Path) -> None:
+    with WebDaemon(tmp_path) as daemon:
+        assert b"heartbeatd_db_bytes" in daemon.get("/metrics").body
+        with no_access(daemon.world.state.parent):
+            page = daemon.get("/metrics")
+        assert (page.status, b"heartbeatd_db_bytes" in page.body, b"heartbeatd_running" in page.body) == (200, False, True)
 
 
 def test_both_formats_have_the_same_series(make_world: MakeWorld) -> None:
