@@ -152,14 +152,19 @@ def parse_usage(usage: object, *, is_whole: bool = False) -> Tokens | None:
     included = usage.get("cached_input_tokens") or (details.get("cached_tokens") if isinstance(details, Mapping) else None)
     created = usage.get("cache_creation")
     hour = created.get("ephemeral_1h_input_tokens") if isinstance(created, Mapping) else None
-    counts = {kind: token_count(number or 0) for kind, number in {**given, "included": included, "cache_write_1h": hour}.items()}
+    total = usage.get("total_tokens") if "prompt_tokens" in usage else None
+    found = {**given, "included": included, "cache_write_1h": hour, "total": total}
+    counts = {kind: token_count(number or 0) for kind, number in found.items()}
     known = {kind: number for kind, number in counts.items() if number is not None}
     if len(known) < len(counts):
         return None
     cached = min(known.pop("included"), known["input"])
     known["cache_write_1h"] = min(known["cache_write_1h"], known["cache_write"])  # a part of it
+    # Some servers with OpenAI's API, as those of Grok and Gemini, count thinking only in the total. It costs as much as output.
+    known["output"] = max(known["output"], known.pop("total") - known["input"])
     tokens = Tokens(**known)
-    return replace(tokens, input=tokens.input - cached, cache_read=tokens.cache_read + cached)
+    # Some gateways report the same tokens of the cache under the names of both APIs.
+    return replace(tokens, input=tokens.input - cached, cache_read=max(tokens.cache_read, cached))
 
 
 def usage_of_report(report: Mapping[str, object], redactor: Redactor) -> Answer:

@@ -11,7 +11,7 @@ import pytest
 from loops import loop_over
 from run_async import call_agent as ask
 from run_async import call_decider as decide
-from servers.completions import completion, error_answer, text_answer, tool
+from servers.completions import USAGE, completion, error_answer, text_answer, tool
 from servers.scripted import Act, Server, drip, hang_up, page, reply, silence
 
 from heartbeat.findings import TOOL_SCHEMA, Finding, Report, Severity
@@ -156,6 +156,25 @@ def test_content_in_several_parts_is_joined() -> None:
 
 def test_a_completion_without_usage_has_no_tokens() -> None:
     assert answer_to(reply(completion("hi", usage=None))).tokens is None
+
+
+@loop_over(
+    ("more", "tokens"),
+    [
+        ({"total_tokens": 251, "completion_tokens_details": {"reasoning_tokens": 94}}, Tokens(127, 124)),  # as of Grok and Gemini
+        ({"total_tokens": 157, "completion_tokens_details": {"reasoning_tokens": 20}}, Tokens(127, 30)),  # as of OpenAI
+        ({"total_tokens": 30}, Tokens(127, 30)),
+        ({"total_tokens": "many"}, None),
+    ],
+)
+def test_thinking_that_a_server_counts_only_in_the_total_is_output(more: dict[str, object], tokens: Tokens | None) -> None:
+    usage = {"prompt_tokens": 127, "completion_tokens": 30, **more}
+    assert answer_to(reply(completion("hi", usage=usage))).tokens == tokens
+
+
+def test_tokens_from_a_cache_that_a_gateway_reports_under_two_names_count_once() -> None:
+    usage = USAGE | {"cache_read_input_tokens": 7}
+    assert answer_to(reply(completion("hi", usage=usage))).tokens == TOKENS
 
 
 @pytest.mark.parametrize("text", [KEY, "Bearer " + KEY, "c2stY2FuYXJ5LTAxMjM0NTY3ODk="])
