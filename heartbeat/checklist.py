@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -140,12 +141,14 @@ class _Line:
 class _Block:
     """The lines of a list item with everything that belongs to it, or lines without an item.
 
-    `item` are the parts of the first line, if it is an item with something to do.
+    `item` are the parts of the first line, if it is an item with something to do. `copy` is how many recurring items before it
+    have the same text.
     """
 
     lines: list[_Line]
     has_work: bool
     item: ListLine | None
+    copy: int = 0
 
     @property
     def is_recurring(self) -> bool:
@@ -153,10 +156,10 @@ class _Block:
 
     @property
     def item_hash(self) -> str:
-        """Identifies the item by its text. Marks, boxes and indentation do not change it."""
+        """Identifies the item by its text, and among equal ones by its place. Marks, boxes and indentation do not change it."""
         shown = (line.text for line in self.lines if line.text.strip())
         bare = (marked.text if (marked := parse_list_line(line)) else line for line in shown)
-        text = "\n".join(" ".join(line.split()) for line in bare)
+        text = "\n".join(" ".join(line.split()) for line in bare) + (f"\0{self.copy}" if self.copy else "")
         return sha256(text.encode(errors="replace")).hexdigest()
 
     def is_due(self, slot: datetime, last_prompted: Mapping[str, datetime], *, everything: bool) -> bool:
@@ -250,12 +253,17 @@ class Checklist:
     @cached_property
     def _sections(self) -> list[_Section]:
         sections = [_Section(0, [], [])]
+        seen = Counter[str]()
         for lines in _group_lines(self._open):
             if lines[0].level:
                 sections.append(_Section(lines[0].level, [lines[0].text], []))
             else:
                 has_work = any(line.has_work for line in lines)
-                sections[-1].blocks.append(_Block(lines, has_work, lines[0].item if has_work else None))
+                block = _Block(lines, has_work, lines[0].item if has_work else None)
+                if block.is_recurring:
+                    text = block.item_hash
+                    block, seen[text] = replace(block, copy=seen[text]), seen[text] + 1
+                sections[-1].blocks.append(block)
         return sections
 
     @cached_property

@@ -217,3 +217,15 @@ def test_items_of_all_sections_are_prompted_and_told_apart_by_all_their_lines() 
     assert (len(first.recurring_items), first.prompted_items) == (3, first.recurring_items)
     later = parsed.select_due_items(EIGHT + HOUR, dict.fromkeys(first.recurring_items, EIGHT))
     assert (later.text, len(later.prompted_items), later.recurring_items) == ("# B\n- see", 1, first.recurring_items)
+
+
+def test_two_items_with_the_same_text_are_checked_each_at_its_own_time() -> None:
+    parsed = parse_checklist("# Web\n- [every 1h] Is the disk full?\n# Backup\n- [every 1d] Is the disk full?\n")
+    before: dict[str, datetime] = {}
+    shown = []
+    for hour in range(26):
+        slot = EIGHT + hour * HOUR
+        selected = parsed.select_due_items(slot, before)
+        before |= dict.fromkeys(selected.prompted_items, slot)
+        shown += [hour] if "# Backup" in selected.text else []
+    assert shown == [0, 24]
