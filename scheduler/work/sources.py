@@ -221,9 +221,9 @@ class SourceReader:
         events = await _in_thread(look, calendar_events.list_events, data, *span, look.zone)
         news = [f"changed: {line}" if name in shown else line for name, line in events.items() if shown.get(name) != line]
         gone = {name: line for name, line in shown.items() if name not in events}
-        # The beginning of a line is its local time.
+        # The beginning of a line is its local time. An event of this minute has begun.
         now = f"{look.now.astimezone(look.zone):%Y-%m-%d %H:%M}"
-        news += [f"moved or cancelled: {line}" for line in gone.values() if line > now]
+        news += [f"moved or cancelled: {line}" for line in gone.values() if line[: len(now)] > now]
         return Found(news, {"events": events}, "no event is ahead", news)
 
     async def _look_at_repository(self, look: Look) -> Found:
@@ -331,7 +331,7 @@ def join_equal(found: Found) -> dict[str, str]:
 
 def digest(text: str) -> str:
     """A short digest, by which a line or an entry is known again."""
-    return sha256(text.encode(errors="replace")).hexdigest()[:16]
+    return sha256(text.encode(errors="surrogatepass")).hexdigest()[:16]
 
 
 def validators(reply: HttpReply) -> dict[str, str]:

@@ -628,6 +628,14 @@ def test_a_calendar_shows_each_event_once_before_it_begins_and_again_if_it_is_ch
     assert looks.look() == []  # it has begun
 
 
+def test_an_event_is_not_cancelled_when_a_look_comes_in_the_minute_in_which_it_begins(tmp_path: Path) -> None:
+    write_calendar(tmp_path, event("1", "DTSTART:20260302T090000Z", "SUMMARY:Call"))
+    looks = Looks(CALENDAR, tmp_path)
+    assert looks.look() == ["2026-03-02 10:00 Call"]
+    looks.now = datetime(2026, 3, 2, 9, 0, 1, tzinfo=UTC)
+    assert looks.look() == []
+
+
 def test_a_whole_day_and_a_time_without_a_zone_are_local(tmp_path: Path) -> None:
     """In 15 hours it is midnight in Berlin."""
     late = event("2", "DTSTART:20260302T233000", "SUMMARY:Late")
@@ -747,6 +755,15 @@ def test_files_that_are_new_or_changed_are_shown(tmp_path: Path) -> None:
     os.utime(tmp_path / "inbox/a.txt", ns=(1, 1))  # written again, with as many bytes
     assert looks.look() == ["changed: inbox/a.txt (3 bytes)"]
     (tmp_path / "inbox/a.txt").unlink()
+    assert looks.look() == []
+
+
+def test_files_whose_names_differ_only_in_bytes_that_are_no_utf8_are_two(tmp_path: Path) -> None:
+    looks = Looks(Source("files", "files *.txt", "same", "*.txt"), tmp_path)
+    looks.look()
+    for name, text in {b"a\xe4.txt": "1", b"a\xf6.txt": "22"}.items():
+        (tmp_path / os.fsdecode(name)).write_text(text)
+    assert len(looks.look()) == 2
     assert looks.look() == []
 
 
