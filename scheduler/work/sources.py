@@ -350,7 +350,7 @@ def select_values(text: str, path: str) -> list[str]:
     except (ValueError, RecursionError):
         raise ValueError("its answer is not JSON") from None
     has_many = False
-    for step in _STEP.sub(r".\1", path).split("."):
+    for step in _STEP.sub(r".\1", path).removeprefix(".").split("."):
         if step == "*":
             has_many = True
             values = [part for each in values for part in _children(each)]

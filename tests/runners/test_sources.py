@@ -320,6 +320,13 @@ def test_a_path_selects_what_of_the_json_is_compared(web: tuple[Etag, Server], t
     assert status.error() == "its answer is not JSON"
 
 
+def test_a_path_may_begin_with_a_list(web: tuple[Etag, Server], tmp_path: Path) -> None:
+    content, server = web
+    content.body = b'[{"name": "v2"}, {"name": "v1"}]'
+    assert Looks(page("http", server, json_path="[*].name"), tmp_path).look() == ["v2", "v1"]
+    assert Looks(page("http", server, json_path="[0].name"), tmp_path).look() == ["[0].name: v2"]
+
+
 def test_a_change_beyond_the_shown_part_of_a_long_line_is_news(web: tuple[Etag, Server], tmp_path: Path) -> None:
     content, server = web
     looks = Looks(page("http", server), tmp_path)
