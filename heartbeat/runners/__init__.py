@@ -15,6 +15,7 @@ from heartbeat.findings import ReminderWish, Report
 from heartbeat.spec import Effort, ModelRunner, PromptLimit, Source, Tools
 
 MAX_ANSWER = 64 * 1024  # bytes
+MAX_REPORT = 1024 * 1024  # bytes of a program's output that are kept; a report may be larger than its answer
 LONGEST_RETRY_AFTER = timedelta(minutes=15)  # a longer Retry-After is not waited for: it opens the breaker for so long
 
 

@@ -91,7 +91,7 @@ def parse_answer(value: object, *, failed: Failure, redactor: Redactor) -> Answe
         return answer_from_report(replace(spent, truncated=is_truncated(value)), report)
     if "text" not in value or not (text is None or isinstance(text, str)):
         return replace(spent, failure=Failure.BAD_ANSWER, error="answered without text; return text, findings, error or later")
-    return replace(spent, text=check_answer_text(text or ""), truncated=is_truncated(value))
+    return with_text(replace(spent, truncated=is_truncated(value)), text or "")
 
 
 def answer_from_report(spent: Answer, report: Report) -> Answer:

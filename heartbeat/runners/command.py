@@ -21,7 +21,7 @@ from zoneinfo import ZoneInfo
 
 from heartbeat import findings
 from heartbeat.findings import InvalidFindings, Report
-from heartbeat.runners import MAX_ANSWER, AgentRequest, Answer, Failure, ProcessResult, StartProcess, ToolCall
+from heartbeat.runners import MAX_ANSWER, MAX_REPORT, AgentRequest, Answer, Failure, ProcessResult, StartProcess, ToolCall
 from heartbeat.runners.agent_json import (
     MAX_TOOL_CALLS,
     answer_from_report,
@@ -36,7 +36,6 @@ from heartbeat.runners.call_errors import error_of_process, find_message, redact
 from heartbeat.runners.redaction import Redactor, redactor_for_env
 from heartbeat.spec import CommandRunner
 
-MAX_OUTPUT = 1024 * 1024  # bytes of output that are kept, from its end; a report may be larger than its answer
 TEXT_KEYS = ("result", "text", "response", "output")
 COST_LIMIT = "error_max_budget_usd"  # a subtype of reports of Claude Code
 LIMIT_SUBTYPES = ("error_max_turns", COST_LIMIT)
@@ -57,7 +56,7 @@ async def call_agent(run: AgentRequest, runner: CommandRunner, start: StartProce
     env = {**own, **_agent_variables(run)}
     stdin = run.prompt.encode(errors="replace")
     own_end = run.timeout if run.ends_itself else None
-    ended = await start(argv, stdin=stdin, env=env, cwd=run.workspace, keep=MAX_OUTPUT, keep_tail=True, timeout=own_end)
+    ended = await start(argv, stdin=stdin, env=env, cwd=run.workspace, keep=MAX_REPORT, keep_tail=True, timeout=own_end)
     redactor, text = redactor_for_env(own), _output_text(ended)
     report = parse_report(text, redactor, _usd_limit(run) if runner.claude else "")
     error = error_of_process(ended, run.timeout, redactor, with_output=report is None)

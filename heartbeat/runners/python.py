@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from heartbeat.runners import (
+    MAX_REPORT,
     AgentRequest,
     Answer,
     Failure,
@@ -48,7 +49,8 @@ async def call_agent(run: AgentRequest, runner: PythonRunner, start: StartProces
         # -P keeps the script's folder off the path, because it has an http.py that would hide the standard library's.
         argv = (sys.executable, "-P", str(Path(python_child.__file__).resolve()), runner.call)
         stdin, own_end = json.dumps(_request_data(run)).encode(), run.timeout if run.ends_itself else None
-        ended = await start(argv, stdin=stdin, env={"PYTHONUTF8": "1"}, cwd=run.workspace, timeout=own_end)
+        env = {"PYTHONUTF8": "1"}
+        ended = await start(argv, stdin=stdin, env=env, cwd=run.workspace, keep=MAX_REPORT, timeout=own_end)
         return _parse_child_output(run, ended)
     return await finish_despite_cancellation(asyncio.ensure_future(in_daemon_thread(_call_in_process, run, runner)))
 

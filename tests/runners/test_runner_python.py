@@ -51,6 +51,8 @@ MODULE = """
     def leaves(run): sys.exit(3)
     def leaves_well(run): sys.exit(0)
     def huge(run): return "x" * 100_000
+    def large(run): return {"text": "line\\n" * 13_000, "log": "y" * 9_000}
+    def huge_and_paid(run): return {"text": "x" * 100_000, "cost_usd": 0.5}
     def interrupted(run): raise KeyboardInterrupt
 """
 PLACE = {True: "in the daemon", False: "in a child"}
@@ -101,7 +103,12 @@ def test_the_callable_gets_the_request_as_a_dict(run: AgentRequest, in_process: 
             "empty_back",
             Answer(failure=Failure.BAD_ANSWER, error="answered without text; return text, findings, error or later"),
         ),
+        ("large", Answer(text="line\n" * 13_000, log="y" * 9_000)),
         ("huge", Answer(failure=Failure.BAD_ANSWER, error=f"the answer is larger than {MAX_ANSWER} bytes")),
+        (
+            "huge_and_paid",
+            Answer(failure=Failure.BAD_ANSWER, error=f"the answer is larger than {MAX_ANSWER} bytes", cost_usd=0.5),
+        ),
         (
             "nobody",
             Answer(
