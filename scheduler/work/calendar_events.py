@@ -28,13 +28,13 @@ def list_events(data: bytes, begin: datetime, end: datetime, zone: ZoneInfo) -> 
         raise ValueError(extras.how_to_install("calendar")) from None
     try:
         components = [each for calendar in Calendar.from_ical(data, multiple=True) for each in calendar.walk("VEVENT")]
-    except (ValueError, IndexError, KeyError) as error:
+    except Exception as error:  # noqa: BLE001 (the library fails in many ways with what strangers write)
         raise ValueError(f"it is not a calendar ({error})") from None
     try:
         return _lines_of_coming(components, begin, end, zone)
     except ValueError:
         raise
-    except Exception as error:  # noqa: BLE001 (both libraries fail in many ways with what strangers write)
+    except Exception as error:  # noqa: BLE001 (both libraries do)
         raise ValueError(f"it is not a valid calendar ({error})") from None
 
 

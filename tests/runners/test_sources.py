@@ -743,6 +743,14 @@ def test_a_calendar_is_read_from_a_url(web: tuple[Etag, Server], tmp_path: Path)
     assert Looks(replace(CALENDAR, place=Secret("nope.ics")), tmp_path).error() == "No such file or directory"
 
 
+def test_a_calendar_that_its_parser_stumbles_over_is_an_error_of_the_source(tmp_path: Path) -> None:
+    zone = (
+        "BEGIN:VTIMEZONE\nTZID:Own\nTZID:Other\nBEGIN:STANDARD\nDTSTART:20071104T020000\nTZOFFSETFROM:-0400\nTZOFFSETTO:-0500\n"
+    )
+    write_calendar(tmp_path, f"{zone}END:STANDARD\nEND:VTIMEZONE")
+    assert Looks(CALENDAR, tmp_path).error().startswith("it is not a calendar (")
+
+
 # --- files and disks --------------------------------------------------------------------------------------------------
 
 
