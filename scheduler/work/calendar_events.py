@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import MAXYEAR, UTC, date, datetime, time, timedelta
 from hashlib import sha256
+from threading import Lock
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -16,6 +17,8 @@ MAX_EVENTS = 200
 MAX_REPEATS = 200_000  # of an event since its beginning; hourly for 22 years
 TOO_OFTEN = frozenset({"SECONDLY", "MINUTELY"})  # counting them from their beginning could take hours
 
+_parsing = Lock()  # the library keeps time zones for the whole process
+
 
 def list_events(data: bytes, begin: datetime, end: datetime, zone: ZoneInfo) -> dict[str, str]:
     """A line for each event that begins after `begin` and until `end`, in order, by a name that stays if the event is changed.
@@ -23,11 +26,13 @@ def list_events(data: bytes, begin: datetime, end: datetime, zone: ZoneInfo) -> 
     `zone` is that of the times in the lines, and of times without a zone. Raises ValueError if it is no calendar.
     """
     try:
-        from icalendar import Calendar
+        from icalendar import Calendar, use_zoneinfo
     except ImportError:
         raise ValueError(extras.how_to_install("calendar")) from None
     try:
-        components = [each for calendar in Calendar.from_ical(data, multiple=True) for each in calendar.walk("VEVENT")]
+        with _parsing:
+            use_zoneinfo()  # forgets the time zones that other calendars have defined, maybe with the same names
+            components = [each for calendar in Calendar.from_ical(data, multiple=True) for each in calendar.walk("VEVENT")]
     except Exception as error:  # noqa: BLE001 (the library fails in many ways with what strangers write)
         raise ValueError(f"it is not a calendar ({error})") from None
     try:

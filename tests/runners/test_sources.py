@@ -702,6 +702,16 @@ def test_a_moved_event_of_a_series_is_changed_also_in_the_hour_that_the_clocks_r
     assert looks.look() == ["changed: 2026-10-25 10:00 Backup"]
 
 
+def test_two_calendars_may_each_define_a_time_zone_of_the_same_name(tmp_path: Path) -> None:
+    """Exchange names a zone of its own `Customized Time Zone` in whichever calendar."""
+    for folder, offset, expected in (("a", "+0100", "15:00"), ("b", "-0300", "19:00")):
+        (tmp_path / folder).mkdir()
+        standard = f"BEGIN:STANDARD\nDTSTART:16010101T000000\nTZOFFSETFROM:{offset}\nTZOFFSETTO:{offset}\nEND:STANDARD"
+        zone = f"BEGIN:VTIMEZONE\nTZID:Customized Time Zone\n{standard}\nEND:VTIMEZONE"
+        write_calendar(tmp_path / folder, zone, event("1", "DTSTART;TZID=Customized Time Zone:20260302T150000", "SUMMARY:Call"))
+        assert Looks(CALENDAR, tmp_path / folder).look() == [f"2026-03-02 {expected} Call"]
+
+
 def test_an_event_that_is_repeated_until_the_last_day_of_all_is_shown(tmp_path: Path) -> None:
     keys = ("DTSTART;TZID=Europe/Berlin:20260105T090000", "RRULE:FREQ=DAILY;UNTIL=99991231T235959Z", "SUMMARY:Team")
     write_calendar(tmp_path, event("1", *keys))
