@@ -20,8 +20,9 @@ from heartbeat.verdict import OK_TOKEN
 from heartbeat.words import abbreviate_duration, squeeze
 
 MAX_WAKE_TEXT = 4096  # characters of a wake's text in the prompt
-MAX_META_TEXT = 800  # the same in `meta`, which must fit into one environment variable
-MAX_META_WAKES = 108_000  # bytes of JSON of all wakes in `meta`
+MAX_META = 130_000  # bytes of `meta` as JSON, which must fit into one environment variable (128 KiB)
+MAX_META_OF_RUN = 500  # the part of it for the keys of wakes, and for what only a claim knows
+MAX_META_TEXT = 800  # the same as MAX_WAKE_TEXT in `meta`
 MAX_WAKES = 80_000  # characters of all wakes in the prompt
 MAX_SENDER = 100
 MAX_LINE_TEXT = 60  # characters of a wake that has only one line in the prompt
@@ -231,7 +232,7 @@ def prompt_meta(facts: PromptFacts, heartbeat: Heartbeat) -> dict[str, object]:
     text.
     """
     past = facts.past
-    return {
+    others = {
         "agent": heartbeat.name,
         **time_meta(facts.now, heartbeat.zone),
         "last_beat": _format_utc(past.last_beat) if past.last_beat else None,
@@ -250,8 +251,8 @@ def prompt_meta(facts: PromptFacts, heartbeat: Heartbeat) -> dict[str, object]:
         "precheck": _precheck_meta(facts.precheck) if facts.precheck else None,
         "progress": {"open": facts.progress.open, "done": facts.progress.done},
         "problems": _problems_meta(facts),
-        **_wakes_meta(facts.wakes),
     }
+    return {**others, **_wakes_meta(facts.wakes, MAX_META - MAX_META_OF_RUN - _json_size(others))}
 
 
 def _problems_meta(facts: PromptFacts) -> list[dict[str, object]]:
@@ -515,13 +516,12 @@ def _precheck_meta(checked: PrecheckResult) -> dict[str, object]:
     }
 
 
-def _wakes_meta(wakes: tuple[PromptWake, ...]) -> dict[str, object]:
-    """As many wakes as fit, and the number of the others: `meta` must fit into one environment variable."""
+def _wakes_meta(wakes: tuple[PromptWake, ...], room: int) -> dict[str, object]:
+    """As many wakes as fit into so many bytes of JSON, and the number of the others."""
     shown: list[dict[str, object]] = []
-    room = MAX_META_WAKES
     for wake in wakes:
         shown.append(_wake_meta(wake))
-        room -= len(json.dumps(shown[-1], ensure_ascii=False).encode(errors="replace"))
+        room -= _json_size(shown[-1]) + len(", ")
         if room < 0:
             shown.pop()
             break
@@ -537,6 +537,11 @@ def _wake_meta(wake: PromptWake) -> dict[str, object]:
         "result": squeeze(wake.outcome, MAX_SENDER) if wake.outcome else None,
         "text": wake.text[-MAX_META_TEXT:],
     }
+
+
+def _json_size(data: object) -> int:
+    """In bytes, as programs get it."""
+    return len(json.dumps(data, ensure_ascii=False).encode(errors="replace"))
 
 
 def _time_since(last: datetime, now: datetime) -> timedelta:

@@ -15,8 +15,8 @@ from heartbeat.evidence import OpenProblem
 from heartbeat.findings import Severity
 from heartbeat.precheck import MAX_PROMPT_OUTPUT, PrecheckResult, PrecheckStatus
 from heartbeat.prompt import (
+    MAX_META,
     MAX_META_TEXT,
-    MAX_META_WAKES,
     MAX_WAKE_TEXT,
     MAX_WAKES,
     AgentActivity,
@@ -232,6 +232,22 @@ def test_meta_of_twenty_full_wakes_fits_into_one_environment_variable() -> None:
     assert text.count("\\u0001") == 20 * MAX_META_TEXT
 
 
+@pytest.mark.parametrize("tasks", [None, "x" * 60_000])
+def test_meta_fits_into_one_environment_variable_whatever_is_beside_its_wakes(tasks: str | None) -> None:
+    fire = "\U0001f525"
+    facts = replace(
+        FULL,
+        past=replace(FULL.past, last_error=fire * 900),
+        wakes=(replace(WAKE, text=fire * 900),) * 50,
+        precheck=PrecheckResult(PrecheckStatus.FAILED, 1, "\x01" * 5000, fire * 900),
+        problems=tuple(OpenProblem(fire * 120, Severity.CRITICAL, "", NOW) for _ in range(40)),
+        tasks=tasks,
+    )
+    meta = prompt_meta(facts, OPS)
+    assert len(json.dumps(meta, ensure_ascii=False).encode()) < MAX_META
+    assert len(meta["wakes"]) + meta["wakes_left_out"] == 50
+
+
 def test_a_prompt_names_what_was_left_out_of_its_wakes() -> None:
     long = PromptWake("api", "bot", 1, "y" * 5000)
     cut = compose_prompt(PromptFacts(NOW, wakes=(long,)), OPS).left_out
@@ -347,5 +363,4 @@ def test_the_beginning_of_a_long_precheck_is_in_the_prompt_and_the_end_of_a_wake
     shown = meta["wakes"]
     assert isinstance(shown, list)
     assert shown[0]["text"] == "\N{FIRE}" * (MAX_META_TEXT - 3) + "end"
-    assert (len(shown), meta["wakes_left_out"]) == (32, 18)
-    assert len(json.dumps(shown, ensure_ascii=False).encode()) < MAX_META_WAKES + 100
+    assert (len(shown), meta["wakes_left_out"]) == (39, 11)
