@@ -189,8 +189,11 @@ def planned_row(entry: Entry, entry_row: EntryRow | None, now: datetime) -> Entr
     changed = entry_row._replace(state=state, schedule_text=schedule, anchor=_anchor_of_new_schedule(entry, entry_row, now))
     if entry_row.state == state and _have_same_slots(entry_row.schedule_text, schedule):
         return changed
+    settled = entry_row.settled_until
+    if entry_row.state == "active":  # the slots that passed under the old schedule are recorded, or will be
+        settled = max(settled, _settled_at(now, entry_row.schedule_text))
     # What the old schedule settled in the future does not count.
-    return changed._replace(settled_until=max(_settled_at(now, schedule), min(entry_row.settled_until, now)))
+    return changed._replace(settled_until=max(_settled_at(now, schedule), min(settled, now)))
 
 
 def _anchor_of_new_entry(first_seen: datetime, schedule_text: str) -> datetime:

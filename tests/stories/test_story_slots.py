@@ -204,6 +204,18 @@ def test_a_schedule_change_between_a_slot_and_its_staggered_start_does_not_lose_
     assert world.history() == ["03-02 08:00 schedule ok", "03-02 20:00 schedule ok"]
 
 
+def test_a_forecast_of_a_new_schedule_has_no_slot_that_passed_under_the_old_one(make_world: MakeWorld) -> None:
+    world = make_world(job(schedule='"0 20 * * *"'), start="2026-03-02 07:30")
+    world.run_until("2026-03-02 08:00:05")
+    staggered = job(schedule='"0 8,19 * * *"', stagger="2m")  # 10 s
+    world.write_config(staggered)
+    (foreseen,) = forecast_entries(world.store.connection, world.plan(), world.clock.now)
+    assert list(foreseen.times(world.clock.now, utc("2026-03-03 00:00"))) == [utc("2026-03-02 19:00:10")]
+    world.reload(staggered)
+    world.run_until("2026-03-03 00:00")
+    assert world.history() == ["03-02 19:00 schedule ok"]
+
+
 def test_a_job_added_or_enabled_between_a_slot_and_its_staggered_start_runs_that_slot(make_world: MakeWorld) -> None:
     staggered = job(schedule='"0 8,9 * * *"', stagger="2m")  # 10 s
     world = make_world(staggered, start="2026-03-02 08:00:05")
