@@ -393,6 +393,11 @@ class Draft:
         self._start_agent(agent, ident)
         return agent
 
+    def note_agent_id(self, node: Node, agent: Part) -> None:
+        """Note another ID of an agent, by which jobs may name it."""
+        if node.text:
+            self._agents_by_id.setdefault(node.text, agent.name)
+
     def convert_agent(self, config: Node, rules: Iterable[Rule], beat: str = "heartbeat", ident: str = "") -> Part:
         """The agent of a config that has one. `beat` is the key of its heartbeat there."""
         agent = self.find_agent(ident)

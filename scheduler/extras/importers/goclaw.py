@@ -31,6 +31,7 @@ JOBS = JobShape(
 )
 
 STAYS = "stays in GoClaw, which still runs the agent"
+NO_PROVIDER = "its provider is not in the imported files; set provider and model of the heartbeat"
 DROPS = (
     *STORE_DROPS,
     Drop("runCount suppressCount metadata state", RECORD, "**", is_loss=False),
@@ -96,6 +97,7 @@ def _add_heartbeat(draft: Draft, node: Node) -> None:
     beat = agent.below("heartbeat")
     if named:
         agent.put_name(named)
+    draft.note_agent_id(node.get("agentId"), agent)
     draft.note_entry(node, agent)
     draft.receipt.drop(node.get("action"), RECORD, is_loss=False)
     beat.apply(HEARTBEAT, node)
@@ -120,7 +122,10 @@ def _put_model(node: Node, beat: Part) -> None:
     provider = next((found[named.text] for found in providers if named.text in found), MISSING)
     key, address = provider.first("api_key"), provider.first("api_base", "base_url")
     if not provider or not (named.text in ("anthropic", "openai") or address):
-        draft.receipt.drop(model, "its provider is not in the imported files; set provider and model of the heartbeat")
+        draft.receipt.drop(model, NO_PROVIDER)
+        if named.text:
+            draft.receipt.drop(named, NO_PROVIDER)
+            beat.disable(f"{named.key}: {NO_PROVIDER}")
         return
     try:
         made = draft.add_provider(named.text, key, address)
