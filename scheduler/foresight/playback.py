@@ -29,7 +29,7 @@ from heartbeat.runners import AgentRequest, Answer, HttpReply, ProcessResult, Re
 from heartbeat.runners.call_errors import CallError
 from heartbeat.spec import Agent, Heartbeat, Source
 from scheduler.engine import planning
-from scheduler.engine.clock_adjustment import ClockReading
+from scheduler.engine.clock_adjustment import CLOCK_CHANGE_THRESHOLD, ClockReading
 from scheduler.engine.delivery import Delivery
 from scheduler.engine.tick import Engine, Executors
 from scheduler.engine.tick_items import Inbox, Request, Tick
@@ -276,9 +276,12 @@ class Playback:
         with self._store.transaction() as db:
             tx = Transaction(db, self.clock.now, "before", self.settings.hash)
             # The start enables them, as a reload does: they keep their anchor, or a changed interval counts from the last run.
+            # The clock was not set back because an entry is first seen later.
+            latest = tx.now + CLOCK_CHANGE_THRESHOLD
             rows = [
                 EntryRow(
-                    0, row.kind, row.name, "disabled", row.schedule_text, row.first_seen_at, row.anchor, tx.now,
+                    0, row.kind, row.name, "disabled", row.schedule_text,
+                    row.first_seen_at if row.first_seen_at < latest else tx.now, row.anchor, tx.now,
                     slot=None, due_at=None, last_slot=row.last_slot,
                 )
                 for row in known

@@ -250,6 +250,20 @@ def test_slots_of_closed_hours_that_have_no_record_yet_are_counted_on_both_sides
     assert (found.before.skipped, found.after.skipped) == (11, 11)  # from 00:00 to 05:00, and from 20:00 to 24:00
 
 
+def test_an_agent_that_was_added_later_is_played_again_at_its_times(make_world: MakeWorld, tmp_path: Path) -> None:
+    world = make_world(CONFIG, start=NIGHT)
+    world.run(hours=10, minutes=37)
+    added = CONFIG.replace(
+        "cron:\n", CONFIG[CONFIG.index("  ops:\n") : CONFIG.index("cron:\n")].replace("ops", "mail") + "cron:\n"
+    )
+    world.reload(added)
+    world.run(hours=5, minutes=10)
+    assert world.history("mail")[:2] == ["03-02 10:37 interval ok heartbeat_ok", "03-02 11:37 interval ok heartbeat_ok"]
+    found = replayed(world, added, NIGHT, tmp_path)
+    assert lines(found) == []
+    assert found.after.as_data() == found.before.as_data()
+
+
 def test_runs_that_only_the_new_config_makes_are_unknown(make_world: MakeWorld, tmp_path: Path) -> None:
     world = a_day(make_world)
     found = replayed(world, CONFIG.replace("interval: 1h", "interval: 30m"), NIGHT, tmp_path)
