@@ -53,7 +53,9 @@ def _lines_of_coming(components: Sequence[Any], begin: datetime, end: datetime, 
         for at in [_aware(event["dtstart"].dt, zone)] if is_single else _starts(event, begin, end, zone):
             if begin < at <= end and (is_single or (uid, at) not in changed):
                 repeated = _planned(event, zone) if is_single else at if "rrule" in event or "rdate" in event else ""
-                found.append((at, sha256(f"{uid} {repeated}".encode()).hexdigest()[:16], _line(event, at, zone)))
+                line = _line(event, at, zone)
+                name = f"{uid} {repeated}" if "uid" in event else line
+                found.append((at, sha256(name.encode(errors="replace")).hexdigest()[:16], line))
     if len(found) > MAX_EVENTS:
         raise ValueError(f"more than {MAX_EVENTS} events begin within this time; write a shorter ahead")
     return {name: line for _, name, line in sorted(found)}

@@ -712,6 +712,14 @@ def test_two_calendars_may_each_define_a_time_zone_of_the_same_name(tmp_path: Pa
         assert Looks(CALENDAR, tmp_path / folder).look() == [f"2026-03-02 {expected} Call"]
 
 
+def test_events_without_an_id_are_all_shown_each_once(tmp_path: Path) -> None:
+    events = (event("x", f"DTSTART:20260302T{hour}0000Z", f"SUMMARY:at {hour}") for hour in (10, 12))
+    write_calendar(tmp_path, *(each.replace("UID:x\n", "") for each in events))
+    looks = Looks(CALENDAR, tmp_path)
+    assert looks.look() == ["2026-03-02 11:00 at 10", "2026-03-02 13:00 at 12"]
+    assert looks.look() == []
+
+
 def test_an_event_that_is_repeated_until_the_last_day_of_all_is_shown(tmp_path: Path) -> None:
     keys = ("DTSTART;TZID=Europe/Berlin:20260105T090000", "RRULE:FREQ=DAILY;UNTIL=99991231T235959Z", "SUMMARY:Team")
     write_calendar(tmp_path, event("1", *keys))
