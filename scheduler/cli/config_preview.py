@@ -22,8 +22,8 @@ from scheduler.config.settings.load import load_config
 from scheduler.config.settings.time_checks import TimeCheck
 from scheduler.engine.config_reload import restart_warnings
 from scheduler.insight.forecast import A_WEEK, ConfigForecast, RunsChange, ScheduleChange, foresee_changes
-from scheduler.model.entry import Key
 from scheduler.model.expected_error import InputError
+from scheduler.model.outcome import Key
 from scheduler.store import config_history, entries
 from scheduler.system.files import read_file
 from scheduler.work.plan import make_plan

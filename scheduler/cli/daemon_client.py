@@ -29,8 +29,7 @@ from scheduler.config.settings import load
 from scheduler.engine import plan_sync
 from scheduler.engine.effects import Sender, VerbRequest
 from scheduler.engine.tick_items import PendingRequest, Refused, Request, Tick
-from scheduler.model.entry import Key
-from scheduler.model.outcome import Kind
+from scheduler.model.outcome import Key, Kind
 from scheduler.store import entries
 from scheduler.store.database import Store, check_file, check_links
 from scheduler.store.locations import open_for_writing, server_stores

@@ -19,8 +19,8 @@ from scheduler.cli.daemon_files import DaemonFiles, Source
 from scheduler.cli.output import format_elapsed, format_time, paint, utc_now, zone_name
 from scheduler.insight.reason_texts import ending_text
 from scheduler.insight.reload_history import EVENT_TEXTS, EntryChange, changes_of_entry, config_changes_between
-from scheduler.model.entry import Key
 from scheduler.model.levels import Level, level_of, level_of_run
+from scheduler.model.outcome import Key
 from scheduler.model.problem import Subject
 from scheduler.store import boots, overviews
 from scheduler.store.overviews import LoggedEvent

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from click.shell_completion import CompletionItem
 
-    from scheduler.model.entry import Key
+    from scheduler.model.outcome import Key
 
 CommandFunction = Callable[..., object]
 Parsed = TypeVar("Parsed")

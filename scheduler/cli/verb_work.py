@@ -28,9 +28,8 @@ from scheduler.config.settings import load
 from scheduler.engine.tick_items import Refused
 from scheduler.insight import problem_list, wake_waits
 from scheduler.insight.wake_waits import WakeWait, add_wait, explain_waiting
-from scheduler.model.entry import Key
 from scheduler.model.expected_error import InputError
-from scheduler.model.outcome import Kind
+from scheduler.model.outcome import Key, Kind
 from scheduler.store import run_history, wakes
 from scheduler.store.database import parse_row_id
 from scheduler.store.outbox import movable_messages

@@ -14,9 +14,8 @@ from datetime import datetime, timedelta
 from scheduler.engine import planning
 from scheduler.model import entry_schedule
 from scheduler.model.daemon_health import EngineHealth
-from scheduler.model.entry import Key
 from scheduler.model.entry_row import EntryRow
-from scheduler.model.outcome import Kind
+from scheduler.model.outcome import Key, Kind
 from scheduler.store import boots, clock_changes, entries, slot_records
 from scheduler.store.clock_changes import ClockSetBack
 from scheduler.store.transaction import Transaction

@@ -36,11 +36,11 @@ from scheduler.config.file.message_parts import did_you_mean
 from scheduler.engine import ask_people, notices, pending_runs, planning, wake_starts
 from scheduler.engine.problem_rules import after_close
 from scheduler.engine.tick_items import Refused, Tick
-from scheduler.model.entry import Entry, Key
+from scheduler.model.entry import Entry
 from scheduler.model.entry_row import UNTIL_RESUMED, EntryRow, KnownState, Mute, parse_mute
 from scheduler.model.events import MuteChanged, PauseChanged, ProblemChanged
 from scheduler.model.local_days import local_text
-from scheduler.model.outcome import DeliveryState, Kind, Skip, Trigger
+from scheduler.model.outcome import DeliveryState, Key, Kind, Skip, Trigger
 from scheduler.model.problem import Acknowledgement, Problem, Subject
 from scheduler.model.settings import Target
 from scheduler.model.wake import RejectedBecause, Wake

@@ -11,10 +11,9 @@ from functools import partial
 from scheduler.engine import notices, planning, wake_starts
 from scheduler.engine.delivery import button_listener
 from scheduler.engine.tick_items import Tick, run_for_entry
-from scheduler.model.entry import Key
 from scheduler.model.events import Event, RunClosed
 from scheduler.model.local_days import A_DAY
-from scheduler.model.outcome import ANSWERED, Kind
+from scheduler.model.outcome import ANSWERED, Key, Kind
 from scheduler.model.problem import PAUSED, Subject
 from scheduler.store import clock_changes, entries, lane_holds, outbox, problems, retention, runs
 from scheduler.store.runs import NeededRuns

@@ -13,10 +13,10 @@ from scheduler.engine import budget_reservations, job_failures, notices, observe
 from scheduler.engine.tick_items import Tick
 from scheduler.model import entry_schedule
 from scheduler.model.config_changes import ConfigEvent
-from scheduler.model.entry import Entry, Key
+from scheduler.model.entry import Entry
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.events import SettingsApplied
-from scheduler.model.outcome import Kind, Skip, Trigger
+from scheduler.model.outcome import Key, Kind, Skip, Trigger
 from scheduler.model.timestamps import MILLISECOND
 from scheduler.model.wake import Wake
 from scheduler.store import boots, breakers, config_history, entries, outbox, problems, runs, slot_records

@@ -33,11 +33,11 @@ from scheduler.engine.clock_adjustment import CLOCK_CHANGE_THRESHOLD, ClockReadi
 from scheduler.engine.delivery import Delivery
 from scheduler.engine.tick import Engine, Executors
 from scheduler.engine.tick_items import Inbox, Request, Tick
-from scheduler.model.entry import Claim, Key
+from scheduler.model.entry import Claim
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.events import Event
 from scheduler.model.message import DeliveryResult
-from scheduler.model.outcome import AttemptResult, Failure, Outcome, Skip
+from scheduler.model.outcome import AttemptResult, Failure, Key, Outcome, Skip
 from scheduler.model.settings import Settings
 from scheduler.store.boots import Boot
 from scheduler.store.database import MemoryStore

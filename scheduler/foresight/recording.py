@@ -14,8 +14,7 @@ from heartbeat.findings import Finding, Report, Severity
 from heartbeat.runners import Action, Answer, Decision, Failure, ProcessResult, Tokens
 from heartbeat.verdict import OK_TOKEN, Suppression
 from heartbeat.words import format_count
-from scheduler.model.entry import Key
-from scheduler.model.outcome import FAILURES, FAILURES_WITH_ANSWER, PRECHECK_SKIPS, Outcome, Reason, Skip, Trigger
+from scheduler.model.outcome import FAILURES, FAILURES_WITH_ANSWER, PRECHECK_SKIPS, Key, Outcome, Reason, Skip, Trigger
 from scheduler.model.problem import Effect
 from scheduler.store.recorded_runs import RecordedRun
 

@@ -26,7 +26,7 @@ from scheduler.foresight.recording import Recording, recorded_answer, recorded_c
 from scheduler.foresight.simulation import model_that_decides
 from scheduler.insight.slot_history import cause_of_run
 from scheduler.model import entry_schedule
-from scheduler.model.entry import Claim, HeartbeatEntry, Key
+from scheduler.model.entry import Claim, HeartbeatEntry
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.message import DeliveryResult
 from scheduler.model.outcome import (
@@ -36,6 +36,7 @@ from scheduler.model.outcome import (
     WOKEN,
     AttemptResult,
     DeliveryState,
+    Key,
     Kind,
     Outcome,
     Reason,

@@ -32,12 +32,12 @@ from scheduler.foresight.assumptions import (
 from scheduler.foresight.playback import Attempt, Playback
 from scheduler.foresight.recording import Recording, ended, recorded_answer, recorded_command, recorded_precheck
 from scheduler.model.budget import find_price
-from scheduler.model.entry import Claim, Entry, Key
+from scheduler.model.entry import Claim, Entry
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.events import AttemptStarted, CallCharged, Event, RunClosed
 from scheduler.model.expected_error import InputError
 from scheduler.model.message import DeliveryResult
-from scheduler.model.outcome import FAILURES, SUCCESSES, AttemptResult, Kind, Outcome, Skip
+from scheduler.model.outcome import FAILURES, SUCCESSES, AttemptResult, Key, Kind, Outcome, Skip
 from scheduler.model.settings import Settings, Target
 from scheduler.store import recorded_runs
 

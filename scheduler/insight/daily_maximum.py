@@ -16,9 +16,8 @@ from heartbeatd.answers import EntryName, ResponseBody, Shared
 from scheduler.engine.recovery import MAX_CRASHES
 from scheduler.model import budget, local_days
 from scheduler.model.budget import Allowance, AttemptUsage, Budget
-from scheduler.model.entry import Key
 from scheduler.model.local_days import A_DAY
-from scheduler.model.outcome import Kind
+from scheduler.model.outcome import Key, Kind
 from scheduler.model.settings import Settings, WakeRate
 
 ONE_HOUR = timedelta(hours=1)

@@ -29,8 +29,7 @@ from scheduler.insight.records import NEW_ENTRY, ExplainedEntry, Records
 from scheduler.insight.reload_history import EntryChange
 from scheduler.insight.slot_history import SlotGroup, SlotResult
 from scheduler.model import entry_schedule, prompt_cache
-from scheduler.model.entry import Key
-from scheduler.model.outcome import ANSWERED, DeliveryState, Kind, Outcome, Skip, Suppression, Trigger
+from scheduler.model.outcome import ANSWERED, DeliveryState, Key, Kind, Outcome, Skip, Suppression, Trigger
 from scheduler.model.problem import DAEMON, NEWS, PROVIDER, Effect, Problem
 from scheduler.model.timestamps import MILLISECOND
 from scheduler.store import cost_history, outbox, problems, run_history, runs, wakes

@@ -20,10 +20,10 @@ from scheduler.config.settings.config_diff import ConfigComparison
 from scheduler.engine import plan_sync
 from scheduler.insight.daily_maximum import DailyMaximum, compute_daily_maximum, max_woken_runs
 from scheduler.model import entry_schedule, local_days
-from scheduler.model.entry import Entry, Key
+from scheduler.model.entry import Entry
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.entry_schedule import MICROSECOND, RunsOnDay, ScheduledEntry, due_times, due_times_by_day
-from scheduler.model.outcome import Kind
+from scheduler.model.outcome import Key, Kind
 from scheduler.model.settings import Limits
 from scheduler.model.timestamps import MILLISECOND
 from scheduler.store import entries, wakes

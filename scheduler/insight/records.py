@@ -20,9 +20,9 @@ from scheduler.insight.schedule_texts import TimeFormat
 from scheduler.insight.slot_history import MAX_MARKS, EntryRecord, MissedRecords, SlotGroup, SlotResult, group_results
 from scheduler.model import entry_schedule, local_days
 from scheduler.model.config_changes import KeyChange, Override, RecordedConfigEvent
-from scheduler.model.entry import Entry, Key
+from scheduler.model.entry import Entry
 from scheduler.model.entry_row import EntryRow
-from scheduler.model.outcome import Kind, Trigger
+from scheduler.model.outcome import Key, Kind, Trigger
 from scheduler.store import asked_questions, config_history, entries, lane_holds, outbox, problems, run_history, wakes
 from scheduler.store.entries import PastState
 from scheduler.store.outbox import EntryMessages

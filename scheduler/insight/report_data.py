@@ -16,8 +16,7 @@ from scheduler.config.keys.time_zones import UTC_ZONE
 from scheduler.insight import status_data
 from scheduler.model import local_days
 from scheduler.model.budget import MONTH_LIMIT
-from scheduler.model.entry import Key
-from scheduler.model.outcome import NOTHING_TO_DO, WOKEN, Kind, Suppression, Trigger
+from scheduler.model.outcome import NOTHING_TO_DO, WOKEN, Key, Kind, Suppression, Trigger
 from scheduler.model.problem import Effect
 from scheduler.store import boots, cost_history, run_history
 from scheduler.store.cost_history import CauseCost, ModelUsage, PromptPartSize, QuarterCount
@@ -342,7 +341,7 @@ def _entry_totals(tallies: list[RunCount], before: list[RunCount]) -> list[Entry
     return sorted(found, key=lambda each: (_dearest(each), -each.said, -each.runs))
 
 
-def _entry_key(each: RunCount | CauseCost) -> tuple[Kind, str]:
+def _entry_key(each: RunCount | CauseCost) -> Key:
     return each.kind, each.name
 
 

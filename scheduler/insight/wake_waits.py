@@ -9,9 +9,9 @@ from datetime import datetime
 from heartbeat.words import format_count
 from heartbeatd.answers import WaitingWakes
 from scheduler.insight.reason_texts import Clock, SlotCause
-from scheduler.model.entry import Key, OpenRun
+from scheduler.model.entry import OpenRun
 from scheduler.model.entry_row import EntryRow
-from scheduler.model.outcome import Outcome, Reason, Skip
+from scheduler.model.outcome import Key, Outcome, Reason, Skip
 from scheduler.model.wake import LONG_OBSTACLES, WAITS_FOR_FLOOD, WAITS_FOR_GAP
 from scheduler.store import entries, runs, wakes
 from scheduler.store.wakes import WakeState

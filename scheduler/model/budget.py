@@ -12,7 +12,7 @@ from heartbeat.runners import TurnBudget, agent_json
 from heartbeat.spec import Agent, Called, ModelRunner
 from scheduler.model import local_days
 from scheduler.model.local_days import LocalDay
-from scheduler.model.outcome import Call, Kind
+from scheduler.model.outcome import Call, Key, Kind
 
 NANO = 1_000_000_000  # nanos per USD: sums of whole numbers have no rounding error
 TOKENS_PER_PRICE = 1_000_000  # prices are USD per million tokens
@@ -391,7 +391,7 @@ class Allowance:
             yield ALL_ENTRIES, self.shared
 
 
-Allowances = Mapping[tuple[Kind, str], Allowance]
+Allowances = Mapping[Key, Allowance]
 
 
 def usd_to_nanos(usd: float) -> int:

@@ -23,10 +23,8 @@ from scheduler.model import entry_schedule
 from scheduler.model.budget import Reservation
 from scheduler.model.circuit import Circuit, accounts_of, circuits_of, required_circuits
 from scheduler.model.daemon_health import DEFAULT_QUEUE
-from scheduler.model.outcome import ANSWERED, AttemptResult, Kind, Outcome, Reason, Skip, Trigger
+from scheduler.model.outcome import ANSWERED, AttemptResult, Key, Kind, Outcome, Reason, Skip, Trigger
 from scheduler.model.wake import Wake
-
-Key = tuple[Kind, str]
 
 WAKES_NOBODY = frozenset({Outcome.SKIPPED, Outcome.ASYNC})  # there is no result, or not yet
 

@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 from scheduler.model import entry_schedule
 from scheduler.model.entry_schedule import EntrySchedule
-from scheduler.model.outcome import Kind
+from scheduler.model.outcome import Key, Kind
 from scheduler.model.timestamps import MILLISECOND, from_millis, to_millis
 
 UNTIL_RESUMED = datetime(9999, 1, 1, tzinfo=UTC)  # the end of a pause until `resume`, and of a mute until `unmute`
@@ -90,7 +90,7 @@ class EntryRow(_Columns):
         return tuple.__new__(EntryRow, values)  # `_make` takes twice as long
 
     @property
-    def key(self) -> tuple[Kind, str]:
+    def key(self) -> Key:
         """Its kind and name."""
         return self.kind, self.name
 

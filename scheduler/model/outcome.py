@@ -48,6 +48,9 @@ class Kind(StrEnum):
         return f"{self.word}/{name}"
 
 
+Key = tuple[Kind, str]
+"""An agent or a job: its kind and its name."""
+
 WHY_WORDS = tuple(dict.fromkeys(str(word) for words in (Skip, Reason, Failure, Suppression) for word in words))
 
 

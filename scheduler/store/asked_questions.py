@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from heartbeatd.answers import PersonQuestion
-from scheduler.model.entry import Key
+from scheduler.model.outcome import Key
 from scheduler.model.timestamps import from_millis, to_millis
 from scheduler.store.rows import insert_row, read_row
 from scheduler.store.transaction import Transaction, first_time, recall

@@ -25,9 +25,9 @@ from scheduler.model.circuit import (
     is_answered,
     required_circuits,
 )
-from scheduler.model.entry import Claim, Entry, Key
+from scheduler.model.entry import Claim, Entry
 from scheduler.model.events import BreakerMoved
-from scheduler.model.outcome import LONGEST_RETRY_AFTER, Call, Failure, Kind
+from scheduler.model.outcome import LONGEST_RETRY_AFTER, Call, Failure, Key, Kind
 from scheduler.model.timestamps import to_millis
 from scheduler.store.rows import read_row, replace_row
 from scheduler.store.transaction import Transaction, recall

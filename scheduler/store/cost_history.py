@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 
 from heartbeatd.answers import SpendToday
 from scheduler.model.local_days import LocalDay
-from scheduler.model.outcome import Kind, Trigger
+from scheduler.model.outcome import Key, Kind, Trigger
 from scheduler.model.timestamps import from_millis, from_optional_millis, to_millis
 from scheduler.store.rows import read_row
 
@@ -192,7 +192,7 @@ def count_by_quarter(
     return [QuarterCount(from_millis(begins), *rest) for begins, *rest in rows]
 
 
-def entries_with_deleted_records(db: sqlite3.Connection, at: datetime) -> list[tuple[Kind, str]]:
+def entries_with_deleted_records(db: sqlite3.Connection, at: datetime) -> list[Key]:
     """The entries that already existed at this time, and whose run records from before it were deleted."""
     return [(Kind(kind), name) for kind, name in db.execute(TRIMMED, {"at": to_millis(at)})]
 
@@ -209,7 +209,7 @@ def spend_of_day(db: sqlite3.Connection, day: LocalDay, zone: ZoneInfo) -> Spend
     return read_row(SpendToday, row, since=day.begins, until=day.ends, timezone=zone.key, untold_usd=untold)
 
 
-def cache_use(db: sqlite3.Connection, key: tuple[Kind, str], since: datetime) -> CacheUse:
+def cache_use(db: sqlite3.Connection, key: Key, since: datetime) -> CacheUse:
     """What an agent or a job had of the cache of its provider."""
     row = db.execute(CACHE_USE, {"kind": key[0].value, "name": key[1], "since": to_millis(since)}).fetchone()
     return CacheUse(row["ttl"], row["saved"] or 0.0, row["prompts"])

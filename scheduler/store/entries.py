@@ -14,7 +14,7 @@ from typing import Any
 
 from scheduler.model import entry_schedule
 from scheduler.model.entry_row import EntryRow
-from scheduler.model.outcome import Kind
+from scheduler.model.outcome import Key, Kind
 from scheduler.model.timestamps import EPOCH, MILLISECOND, from_optional_millis, to_millis
 from scheduler.store.database import StoreError
 from scheduler.store.locations import open_read_only
@@ -78,7 +78,7 @@ def find_entry(db: sqlite3.Connection, kind: Kind, name: str) -> EntryRow | None
     return entry_from_row(row) if row else None
 
 
-def states_and_schedules(db: sqlite3.Connection) -> dict[tuple[Kind, str], tuple[str, str]]:
+def states_and_schedules(db: sqlite3.Connection) -> dict[Key, tuple[str, str]]:
     """State and schedule text of every entry, by kind and name: enough to see whether a new plan changes it."""
     rows = db.execute("select kind, name, state, pace from entry")
     return {(Kind(row[0]), row[1]): (row[2], row[3]) for row in rows}
@@ -149,7 +149,7 @@ def current_entry(tx: Transaction, kind: Kind, name: str) -> EntryRow | None:
     return found
 
 
-def read_entries(tx: Transaction, keys: Iterable[tuple[Kind, str]]) -> None:
+def read_entries(tx: Transaction, keys: Iterable[Key]) -> None:
     """Read the rows of several entries by one query, unless they are known. `current_entry` then finds them without another."""
     unknown = [key for key in keys if tx.db.known_entry(key) is None]
     for row in tx.db.execute(SELECT_ENTRIES, (json.dumps(unknown),)) if unknown else ():
@@ -188,9 +188,9 @@ def past_states(db: sqlite3.Connection, kind: Kind, name: str) -> list[PastState
     return [read_row(PastState, row) for row in rows]
 
 
-def past_states_since(db: sqlite3.Connection, since: datetime) -> dict[tuple[Kind, str], list[PastState]]:
+def past_states_since(db: sqlite3.Connection, since: datetime) -> dict[Key, list[PastState]]:
     """The states of all entries that ended at `since` or later, by entry, the oldest first."""
-    found: dict[tuple[Kind, str], list[PastState]] = {}
+    found: dict[Key, list[PastState]] = {}
     for row in db.execute(f"{PAST_STATES} where until_at >= ? order by id", (to_millis(since),)):
         found.setdefault((Kind(row["kind"]), row["name"]), []).append(read_row(PastState, row))
     return found

@@ -17,7 +17,7 @@ from heartbeatd.answers import ChannelBacklog, ChannelDelivery, HeldMessages, Me
 from scheduler.model.entry import Claim, Entry
 from scheduler.model.events import MessageMoved
 from scheduler.model.message import Message
-from scheduler.model.outcome import DeliveryState, Kind
+from scheduler.model.outcome import DeliveryState, Key, Kind
 from scheduler.model.settings import Channel, Target, utf16_length
 from scheduler.model.timestamps import MILLISECOND, from_millis, from_optional_millis, to_millis
 from scheduler.store import clock_changes
@@ -756,7 +756,7 @@ UNDELIVERED_BY_ENTRY = BY_ENTRY.replace(
 
 
 def messages_by_entry(
-    db: sqlite3.Connection, begin: datetime, end: datetime, only: tuple[Kind, str] | None = None
+    db: sqlite3.Connection, begin: datetime, end: datetime, only: Key | None = None
 ) -> dict[tuple[str, str], list[EntryMessages]]:
     """The messages that were queued in [begin, end), and all older ones that are still to be delivered, by entry.
 

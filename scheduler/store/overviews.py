@@ -11,9 +11,8 @@ from typing import Literal
 
 from heartbeat.findings import MAX_SIZE, readable_answer
 from heartbeatd.answers import EntryBody, EntryKind, Time
-from scheduler.model.entry import Key
 from scheduler.model.entry_row import UNTIL_RESUMED, EntryRow
-from scheduler.model.outcome import WITHOUT_SLOT, Kind, Skip, Trigger
+from scheduler.model.outcome import WITHOUT_SLOT, Key, Kind, Skip, Trigger
 from scheduler.model.timestamps import from_millis, from_optional_millis, to_millis
 from scheduler.store import entries
 from scheduler.store.rows import read_row

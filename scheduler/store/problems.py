@@ -9,8 +9,8 @@ from dataclasses import fields, replace
 from datetime import datetime, timedelta
 
 from heartbeat.findings import Severity
-from scheduler.model.entry import Entry, Key
-from scheduler.model.outcome import DeliveryState, Kind
+from scheduler.model.entry import Entry
+from scheduler.model.outcome import DeliveryState, Key, Kind
 from scheduler.model.problem import (
     CHANNEL,
     FALLBACK,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from scheduler.model.outcome import Kind, Outcome, Trigger
+from scheduler.model.outcome import Key, Kind, Outcome, Trigger
 from scheduler.model.timestamps import from_millis, to_millis
 from scheduler.store.rows import read_row
 from scheduler.store.run_history import RECORDS
@@ -48,7 +48,7 @@ class RecordedRun:
     usage: Mapping[str, Mapping[str, Any]]
 
     @property
-    def key(self) -> tuple[Kind, str]:
+    def key(self) -> Key:
         return self.kind, self.name
 
     @property

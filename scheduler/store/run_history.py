@@ -23,8 +23,7 @@ from heartbeatd.answers import (
     ToolCallRecord,
 )
 from scheduler.model.budget import NANO
-from scheduler.model.entry import Key
-from scheduler.model.outcome import ANSWERED, FAILURES, DeliveryState, Kind, Outcome, Reason, Skip, Suppression, Trigger
+from scheduler.model.outcome import ANSWERED, FAILURES, DeliveryState, Key, Kind, Outcome, Reason, Skip, Suppression, Trigger
 from scheduler.model.timestamps import from_millis, to_millis
 from scheduler.store import asked_questions, outbox, wakes
 from scheduler.store.outbox import TargetDelivery
@@ -136,14 +135,12 @@ class CauseCount:
     last_slot: datetime
 
 
-def count_causes(
-    db: sqlite3.Connection, begin: datetime, end: datetime, only: tuple[Kind, str] | None = None
-) -> dict[tuple[Kind, str], list[CauseCount]]:
+def count_causes(db: sqlite3.Connection, begin: datetime, end: datetime, only: Key | None = None) -> dict[Key, list[CauseCount]]:
     """What happened to the slots and wakes of all entries in [begin, end), counted by cause. Open runs are listed one by one.
 
     `only` limits them to one entry.
     """
-    found: dict[tuple[Kind, str], list[CauseCount]] = {}
+    found: dict[Key, list[CauseCount]] = {}
     for row in db.execute(CAUSES_OF_ENTRY if only else CAUSES, _period(begin, end, only)):
         kind, name, state, outcome, why, trigger, runs, slots, last_id, first, last = row
         count = CauseCount(state, outcome, why, Trigger(trigger), runs, slots, last_id, from_millis(first), from_millis(last))
@@ -152,8 +149,8 @@ def count_causes(
 
 
 def unaddressed_alerts(
-    db: sqlite3.Connection, begin: datetime, end: datetime, only: tuple[Kind, str] | None = None
-) -> dict[tuple[Kind, str], tuple[int, int]]:
+    db: sqlite3.Connection, begin: datetime, end: datetime, only: Key | None = None
+) -> dict[Key, tuple[int, int]]:
     """The agents whose alerts of [begin, end) were queued for no target: their number, and the id of the last such run.
 
     `only` limits them to one entry.
@@ -162,7 +159,7 @@ def unaddressed_alerts(
     return {(Kind(row[0]), row[1]): (row[2], row[3]) for row in rows}
 
 
-def _period(begin: datetime, end: datetime, only: tuple[Kind, str] | None) -> dict[str, int | str]:
+def _period(begin: datetime, end: datetime, only: Key | None) -> dict[str, int | str]:
     """The parameters of a query about a period, and about one entry."""
     entry = {"kind": only[0], "name": only[1]} if only else {}
     return {"begin": to_millis(begin), "end": to_millis(end), **entry}
@@ -184,7 +181,7 @@ def count_awaited_results(db: sqlite3.Connection, kind: Kind, name: str) -> int:
     return int(db.execute(query, (kind, name)).fetchone()[0])
 
 
-def awaiting_entries(db: sqlite3.Connection) -> frozenset[tuple[Kind, str]]:
+def awaiting_entries(db: sqlite3.Connection) -> frozenset[Key]:
     """The entries that have such runs."""
     rows = db.execute("select kind, name from run where result_due_at is not null")  # with `distinct`, SQLite reads all runs
     return frozenset((Kind(row[0]), row[1]) for row in rows)

@@ -18,10 +18,10 @@ from heartbeat.result import SentPrompt
 from heartbeat.runners import Tokens, ToolCall
 from heartbeat.runners.agent_json import MAX_TOOL_CALLS
 from scheduler.model.budget import Amount
-from scheduler.model.entry import Claim, Key, OpenRun
+from scheduler.model.entry import Claim, OpenRun
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.events import RunClosed
-from scheduler.model.outcome import AttemptResult, Kind, Outcome, Reason, Skip, Trigger
+from scheduler.model.outcome import AttemptResult, Key, Kind, Outcome, Reason, Skip, Trigger
 from scheduler.model.prompt_cache import LOOKS_KEPT, MISSES, CacheLook
 from scheduler.model.timestamps import from_millis, from_optional_millis, to_millis
 from scheduler.store.rows import insert_new, read_row

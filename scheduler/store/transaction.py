@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from scheduler.model.budget import Amount, BudgetDay, Scope, Spent
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.events import Event
+from scheduler.model.outcome import Key
 from scheduler.model.timestamps import EPOCH, MILLISECOND, from_optional_millis
 
 T = TypeVar("T")
@@ -80,8 +81,6 @@ COLUMNS = tuple(FORMER_NAMES.get(field, field) for field in EntryRow._fields)
 MAX_KEPT_ROWS = 2000  # of entries with a run in progress, from one transaction to the next
 
 SLOT_COUNTS = ("good_slots", "bad_slots")  # only the metrics show these columns, so they are no fields of a row
-
-Key = tuple[str, str]
 
 
 if TYPE_CHECKING:  # functions that only read take this, or a connection outside of any transaction

@@ -11,8 +11,7 @@ from heartbeatd.operations import Concern, Permission
 from scheduler.config.file.diagnostics import ConfigError, Diagnostic
 from scheduler.config.file.marked_yaml import dotted_path
 from scheduler.config.keys.models import Agent
-from scheduler.model.entry import Key
-from scheduler.model.outcome import Kind, Skip
+from scheduler.model.outcome import Key, Kind, Skip
 from scheduler.store import overviews
 from scheduler.store.database import parse_row_id
 from scheduler.web.api_request import ApiRequest, Caller, check_permission

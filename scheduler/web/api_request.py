@@ -15,8 +15,7 @@ from starlette.types import Receive
 
 from heartbeatd.operations import AnOperation, Permission, parse_operation
 from heartbeatd.secret import Secret
-from scheduler.model.entry import Key
-from scheduler.model.outcome import Kind
+from scheduler.model.outcome import Key, Kind
 from scheduler.model.settings import Token
 from scheduler.web.app_state import AppState
 from scheduler.web.http_errors import HttpError, bad_request, unauthorized_error, unknown_key

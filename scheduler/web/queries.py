@@ -38,8 +38,7 @@ from scheduler.insight.health import read_verdict
 from scheduler.insight.periods import Period, parse_period
 from scheduler.insight.records import Records
 from scheduler.insight.schedule_texts import TimeFormat
-from scheduler.model.entry import Key
-from scheduler.model.outcome import DeliveryState, Kind
+from scheduler.model.outcome import DeliveryState, Key, Kind
 from scheduler.model.problem import CHANNEL
 from scheduler.store import agent_memory, asked_questions, disk_reserve, entries, outbox, run_history, wakes
 from scheduler.store.database import parse_row_id

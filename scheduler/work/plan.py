@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 from scheduler.model.config_changes import StoredConfig
-from scheduler.model.entry import Entry, HeartbeatEntry, JobEntry, Key
+from scheduler.model.entry import Entry, HeartbeatEntry, JobEntry
+from scheduler.model.outcome import Key
 from scheduler.model.settings import Settings
 
 

@@ -16,8 +16,8 @@ from heartbeat.runners import AskApproval, OpenTools, Resources, Toolbox
 from heartbeat.runners import dispatch as runners
 from heartbeat.spec import ModelRunner, Tools
 from scheduler.model.daemon_health import QueueState
-from scheduler.model.entry import Claim, Entry, Key
-from scheduler.model.outcome import AttemptResult
+from scheduler.model.entry import Claim, Entry
+from scheduler.model.outcome import AttemptResult, Key
 from scheduler.model.settings import Settings
 from scheduler.net.http_client import HttpClient
 from scheduler.system import extras

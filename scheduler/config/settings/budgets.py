@@ -16,7 +16,7 @@ from scheduler.config.settings.providers import Prices, price_line
 from scheduler.config.settings.runners import NO_RUNNER
 from scheduler.model import budget
 from scheduler.model.budget import LIMITS, USD_LIMITS, Allowance, AttemptUsage, Budget
-from scheduler.model.outcome import Kind
+from scheduler.model.outcome import Key, Kind
 
 LEAST_PROMPT = 2000  # tokens, one per byte: the built-in instructions, the time and a short checklist
 
@@ -31,7 +31,7 @@ class Budgets:
 
     def __init__(self, shared: Budget | None, prices: Prices) -> None:
         """`shared` is the budget of all entries."""
-        self.allowances: dict[tuple[Kind, str], Allowance] = {}
+        self.allowances: dict[Key, Allowance] = {}
         self.unlimited: defaultdict[Kind, list[str]] = defaultdict(list)
         self.unknown: set[Kind] = set()
         self._shared = shared

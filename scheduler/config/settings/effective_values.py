@@ -19,7 +19,7 @@ from scheduler.config.settings.config_data import map_at
 from scheduler.config.settings.config_snapshot import SecretMasker, hide_placeholders
 from scheduler.config.settings.load import load_config
 from scheduler.config.settings.runners import DEFAULT_MODEL
-from scheduler.model.entry import Key
+from scheduler.model.outcome import Key
 
 SECTIONS = {"agent": ("agents", "Agent"), "cron": ("cron", "Job")}
 

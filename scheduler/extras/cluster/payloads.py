@@ -26,8 +26,8 @@ from heartbeat.spec import Agent
 from heartbeatd.secret import MissingSecret, Secret
 from scheduler import __version__
 from scheduler.extras.cluster.job_queue import NewAttempt
-from scheduler.model.entry import Claim, Entry, Facts, Key, OpenRun
-from scheduler.model.outcome import AttemptResult, Kind
+from scheduler.model.entry import Claim, Entry, Facts, OpenRun
+from scheduler.model.outcome import AttemptResult, Key, Kind
 from scheduler.work.executor import Done, Interrupted, NeverBegun, NotTaken
 
 T = TypeVar("T")

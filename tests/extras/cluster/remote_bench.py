@@ -23,8 +23,8 @@ from scheduler.extras.cluster.executors import RemoteExecutor
 from scheduler.extras.cluster.job_queue import JobQueue, QueueUnavailable
 from scheduler.extras.cluster.payloads import ClaimCodec
 from scheduler.extras.cluster.remote_worker import RemoteWorker
-from scheduler.model.entry import Claim, HeartbeatEntry, Key, OpenRun
-from scheduler.model.outcome import AttemptResult, Kind, Outcome, Trigger
+from scheduler.model.entry import Claim, HeartbeatEntry, OpenRun
+from scheduler.model.outcome import AttemptResult, Key, Kind, Outcome, Trigger
 from scheduler.model.settings import RemoteQueue, Settings
 from scheduler.system.boot_clock import BootClock
 from scheduler.system.process import Children
