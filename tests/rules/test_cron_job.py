@@ -102,6 +102,15 @@ def test_the_wake_text_has_the_end_of_one_endless_line() -> None:
     assert WAKE_TEXT_BYTES - 2 <= len(text.encode()) <= WAKE_TEXT_BYTES
 
 
+def test_a_long_text_of_the_job_leaves_room_for_the_outcome_and_no_byte_more() -> None:
+    for tail in ("", "no space left"):
+        text = format_wake_text(job(wake_text="x" * 5000), "ok", 0, tail)
+        assert (len(text.encode()), text.splitlines()[1:]) == (
+            WAKE_TEXT_BYTES,
+            ['The cron job "backup" ended: ok (exit code 0).'],
+        )
+
+
 BREAKS = ["\n", "\r", "\r\n", "\v", "\f", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029"]
 
 

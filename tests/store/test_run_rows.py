@@ -244,6 +244,7 @@ def test_an_interrupted_run_ended_when_it_was_cut_and_only_a_crash_uses_up_an_at
 
 def test_each_awaited_result_has_its_own_time_which_stops_while_a_person_is_asked(tx: Transaction) -> None:
     ids = [add(tx, minute, "async", result_due_at=at(60 + minute)) for minute in (3, 1, 2)]
+    job = add(tx, 3, "async", kind="cron", trigger="every", result_due_at=at(68))
     given_up = add(tx, 0, "async")
     add(tx, 0, "failed", trigger="result", reason="no_result"), add(tx, 1, "failed", trigger="result", reason="exit")
     asked = ask(tx, ids[2])
@@ -256,7 +257,7 @@ def test_each_awaited_result_has_its_own_time_which_stops_while_a_person_is_aske
     asked_questions.close_question(tx, asked, answer="yes")
     assert from_millis(column(tx, "result_due_at", ids[2])) == at(67)
     runs.stop_awaiting_result(tx, *OPS, at(3))
-    assert [column(tx, "result_due_at", run) is None for run in ids] == [True, False, False]
+    assert [column(tx, "result_due_at", run) is None for run in (*ids, job)] == [True, False, False, False]
     runs.stop_awaiting_result(tx, *OPS, at(1))
     assert runs.next_overdue_at(tx.db) == at(67)
 

@@ -403,6 +403,11 @@ def test_everything_is_paused_and_resumed_at_once(daemon: WebDaemon) -> None:
     everything = ["agent/ops", "agent/web", "cron/measure"]
     assert sorted(daemon.post("/api/v1/pause", {"for": "1h"}, CHIEF).data["paused"]) == everything
     assert sorted(daemon.post("/api/v1/resume", {}, CHIEF).data["resumed"]) == everything
+    assert daemon.post("/api/v1/resume", {}, CHIEF).data == {"resumed": [], "says": "nothing was paused"}
+    assert daemon.post("/api/v1/agents/ops/resume", {}, CHIEF).data["says"] == "agent/ops was not paused"
+    for path, says in (("agents/ops", "agent/ops is resumed"), ("cron/measure", "cron/measure is resumed")):
+        daemon.post(f"/api/v1/{path}/pause", {}, CHIEF)
+        assert daemon.post("/api/v1/resume", {}, CHIEF).data["says"] == says
 
 
 def test_a_job_is_paused_and_resumed(daemon: WebDaemon) -> None:

@@ -355,7 +355,9 @@ def test_a_run_cannot_answer_itself_and_asks_a_limited_number_of_questions(chat:
     assert refusal(world, text="And more?") == f"run {asked.run} waits for 5 answers already"
     assert ask(world, "And I?", "ops").state == "open"  # another run
     assert refusal(world, timeout=timedelta(days=2), key="long") == "timeout: at most 1d"
-    for sent in ({"options": "yes,YES"}, {"options": ""}, {"text": " "}, {"text": "x" * 1001}, {"options": "x" * 41}):
+    assert Ask.of(text="?", options="go").options == ["go"]
+    wrong = ("yes,YES", "", "x" * 41, "1,2,3,4,5,6,7,8,9")
+    for sent in (*({"options": each} for each in wrong), {"text": " "}, {"text": "x" * 1001}):
         with pytest.raises(ValueError, match=r"^(options|text): "):
             Ask.of(**{"text": "?", **sent})
 
