@@ -107,11 +107,12 @@ class Slots:
 
     anchor: datetime
     looked_until: datetime
+    minutes: int
     due: float = 0
     fewer: int = 0  # how many fewer or more than `due` may be recorded because the clock was set back
     more: int = 0
     has_moved: bool = False  # the clock was set back, and with it the slots of this interval
-    is_known: bool = True  # False: the clock was set back while the entry was not active
+    is_known: bool = True  # False: an interval was changed, or the clock was set back while the entry was not active
 
 
 @dataclass
@@ -209,7 +210,9 @@ class Reference:
     refused: Counter[str] = field(default_factory=Counter)  # wakes of each agent that were not accepted
     first_starts: dict[int, datetime] = field(default_factory=dict)  # of each run that has called a program
     counts_failures_from: dict[Key, int] = field(default_factory=dict)  # the first run that counts for `pause_after`
-    was_inactive: set[Key] = field(default_factory=set)  # entries that were removed or disabled at some time
+    paused: dict[Key, datetime] = field(default_factory=dict)  # until when people have paused an entry
+    muted: dict[Key, tuple[datetime, datetime]] = field(default_factory=dict)  # since and until when they have muted it
+    inactive: list[tuple[datetime, set[Key]]] = field(default_factory=list)  # that a config of this time leaves out or disables
     limited: tuple[datetime, datetime] | None = None  # between which no program may start
     has_failed: set[str] = field(default_factory=set)  # providers that have refused a request at some time
     was_set_back: bool = False  # the clock
@@ -233,7 +236,7 @@ class Reference:
     def _add(self, entry: Entry) -> None:
         """An entry that the daemon sees for the first time. An interval of an agent begins now, that of a job one later."""
         first = entry.rhythm == "interval" and entry.is_enabled
-        self.slots[entry.key] = Slots(self.now, self.now, due=int(first))
+        self.slots[entry.key] = Slots(self.now, self.now, entry.minutes, due=int(first))
 
     def time_passed(self, now: datetime) -> None:
         """The daemon has seen this time."""
@@ -272,7 +275,9 @@ class Reference:
         Slots that an earlier change has skipped may be due again.
         """
         self.was_set_back = True
-        for agent, holders in self.holds.items():  # what is over stays over
+        self.paused = {key: until for key, until in self.paused.items() if until > self.now}  # what is over stays over
+        self.muted = {}
+        for agent, holders in self.holds.items():
             self.holds[agent] = {holder: until - (self.now - now) for holder, until in holders.items() if until > self.now}
         for key, slots in self.slots.items():
             entry = self.entries.get(key)
@@ -310,27 +315,36 @@ class Reference:
     def is_active(self, key: Key) -> bool:
         return key in self.entries and self.entries[key].is_enabled
 
+    def _was_active(self, key: Key, at: datetime) -> bool:
+        """Whether an entry was certainly active at a time, also shortly before and after it."""
+        spans = zip(self.inactive, [since for since, _ in self.inactive[1:]] + [self.latest], strict=False)
+        was_out = any(key in out and since - SECONDS <= at <= end + SECONDS for (since, out), end in spans)
+        return not self.was_set_back and not was_out
+
     # --- the config -----------------------------------------------------------------------------------------------------
 
     def reload(self, entries: Mapping[Key, Entry], usd_per_day: float | None, usd_per_month: float | None) -> None:
         """A config is applied. Slots before it are those of the old one."""
         self.time_passed(self.now)
-        before: dict[tuple[Key | None, str], float | None] = {
-            (None, "usd"): self.usd_per_day,
-            (None, "month"): self.usd_per_month,
-        }
+        before: dict[tuple[Key | None, str], float | None]
+        before = {(None, "usd"): self.usd_per_day, (None, "month"): self.usd_per_month}
         for key, each in self.entries.items():
             before |= {(key, "usd"): each.usd_per_day, (key, "runs"): each.runs_per_day, (key, "month"): each.usd_per_month}
         for budget, limit in before.items():  # a new budget starts at zero (docs/money.md)
             if limit is None:
                 self.first_counted[budget] = len(self.calls)
-        self.was_inactive |= {key for key in self.slots if key not in entries or not entries[key].is_enabled}
+        inactive = {key for key in self.slots if key not in entries or not entries[key].is_enabled}
+        self.inactive.append((self.now, inactive))
+        self.paused = {key: until for key, until in self.paused.items() if key not in inactive}
         self.limited = None
         self.entries, self.usd_per_day, self.usd_per_month = dict(entries), usd_per_day, usd_per_month
         self.wakers += entries.values()
         for key, entry in entries.items():
             if key not in self.slots:
                 self._add(entry)
+            elif self.slots[key].minutes != entry.minutes:
+                self.slots[key].minutes = entry.minutes
+                self.slots[key].is_known &= entry.rhythm == "schedule" and not self.was_set_back
 
     # --- runs and lanes -------------------------------------------------------------------------------------------------
 
@@ -345,6 +359,8 @@ class Reference:
             raise Broken("cancelled", f"{key} starts in run {run}, which was cancelled")
         if key in running:
             raise Broken("one run", f"{key} starts while a run of it is active")
+        if self.now < self.paused.get(key, self.now):
+            raise Broken("pauses", f"{key} starts in run {run}, although it is paused until {self.paused[key]}")
         self._check_account(key, run)
         if not self._is_within(self.entries[key].active, self.entries[key]):
             raise Broken("active hours", f"{key} starts outside of {self.entries[key].active} in {self.entries[key].zone}")
@@ -378,7 +394,8 @@ class Reference:
         """A run starts. `ended` are the runs of its entry that have ended, the newest first, and whether they have failed."""
         entry = self.entries[key]
         most = 0 if entry.runner == "model" else entry.pause_after  # failures of providers do not count
-        last = [has_failed for number, has_failed in ended if number >= self.counts_failures_from.get(key, 0)][:most]
+        first = self.counts_failures_from.get(key, 0)
+        last = [has_failed for number, has_failed in ended if number >= first or not has_failed][:most]
         if most and len(last) == most and all(last):
             raise Broken("pauses", f"{key} starts in run {run} after {most} failures in a row")
 
@@ -416,12 +433,13 @@ class Reference:
         """At a quiet time no new file was passed over, and none was shown again after an agent had answered.
 
         `nothing_found` are the runs of each agent that were skipped because its precheck found nothing. `answered` are the runs
-        with an answer, and `final` those of them whose answer was neither cut nor still to come.
+        with an answer, and `final` those of them whose answer was whole. Two others count as a whole one.
         """
         for name, file in self.files.items():
             for run in nothing_found.get(file.agent, ()):
-                if run > file.newest and not any(shown in answered for shown in file.shown_in if shown < run):
-                    raise Broken("prechecks", f"run {run} of {file.agent} found nothing, although no answered run had {name}")
+                before = [shown for shown in file.shown_in if shown < run]
+                if run > file.newest and sum((shown in answered) + (shown in final) for shown in before) < 2:
+                    raise Broken("prechecks", f"run {run} of {file.agent} found nothing, although only {before} had {name}")
             seen = [run for run in file.shown_in if run in final]
             if any(run > seen[0] for run in file.shown_in if seen):
                 raise Broken("prechecks", f"{file.agent} was shown {name} in the runs {file.shown_in}, and answered in {seen[0]}")
@@ -499,11 +517,8 @@ class Reference:
         strays = [wake.mark for wake in self.wakes if wake.mark in marks and ("heartbeat", wake.agent) != key]
         if strays:
             raise Broken("wakes", f"{strays} are in a prompt of {key}")
-        early = [
-            each.mark
-            for each in self.wakes
-            if each.mark in marks and each.at is not None and each.at > max(self.now, self.latest)
-        ]
+        latest = max(self.now, self.latest)
+        early = [each.mark for each in self.wakes if each.mark in marks and each.at is not None and each.at > latest]
         if early:
             raise Broken("wakes", f"{early} came before their time")
 
@@ -536,34 +551,36 @@ class Reference:
         for agent, sent in Counter(wake.agent for wake in self.wakes).items():
             without_run = rejected.get(agent, 0) - self.refused[agent]
             if delivered.get(agent, 0) + without_run != sent:
-                raise Broken(
-                    "wakes",
-                    f"of {sent} wakes for {agent} {delivered.get(agent, 0)} were delivered, and {without_run} rejected later;"
-                    f" these were in no run that was answered: {lost[agent]}",
-                )
+                found = f"{delivered.get(agent, 0)} were delivered, and {without_run} rejected later"
+                raise Broken("wakes", f"of {sent} wakes for {agent} {found}; these were in no answered run: {lost[agent]}")
             if len(lost[agent]) > without_run:
                 raise Broken("wakes", f"{lost[agent]} for {agent} were in no run that was answered")
 
+    def check_expired(self, agents: Iterable[str]) -> None:
+        """Wakes of these agents have expired at a quiet time, which had not waited for long before."""
+        for entry in (self.entries[key] for agent in agents if self.is_active(key := ("heartbeat", agent))):
+            limits = (entry.usd_per_day, entry.usd_per_month, entry.runs_per_day, self.usd_per_day, self.usd_per_month)
+            if entry.runner != "program" and not any(limits) and entry.active is None:
+                raise Broken("wakes", f"wakes of {entry.name} expired, although nothing kept it from running")
+
     # --- chains ---------------------------------------------------------------------------------------------------------
 
-    def check_chains(self, ends: Iterable[tuple[str, int, bool]], starts: Iterable[tuple[str, int, bool]]) -> None:
+    def check_chains(self, ends: Iterable[tuple[str, int, bool, datetime]], starts: Iterable[tuple[str, int, bool]]) -> None:
         """At a quiet time each end of a job has started each job that follows it once, or a record says why it did not.
 
-        `ends` are the runs of jobs that have ended, with whether they have failed, and `starts` the runs and the skips that
+        `ends` are the runs of jobs that have ended, whether they have failed, and when. `starts` are the runs and the skips that
         follow them: the job, the run before it, and whether it was executed.
         """
         found = defaultdict(list)
         for job, before, is_executed in starts:
             found[job, before].append(is_executed)
-        for name, run, has_failed in ends:
+        for name, run, has_failed, at in ends:
             for entry in [each for each in self.entries.values() if each.follows[0] == name]:
                 executed = found[entry.name, run]
-                if len(executed) > 1 or (not executed and entry.key not in self.was_inactive):
+                if len(executed) > 1 or (not executed and self._was_active(entry.key, at)):
                     raise Broken("chains", f"run {run} of {name} has started {entry.name} {len(executed)} times")
                 if True in executed and entry.follows[1] not in ("any", "failure" if has_failed else "success"):
-                    raise Broken(
-                        "chains", f"run {run} of {name} has started {entry.name}, although it follows {entry.follows[1]}"
-                    )
+                    raise Broken("chains", f"run {run} of {name} has started {entry.name}, which follows {entry.follows[1]}")
 
     # --- questions to people --------------------------------------------------------------------------------------------
 
@@ -642,6 +659,16 @@ class Reference:
             hours = [(each.hours, each.zone) for each in having]
             raise Broken("quiet hours", f"{channel} gets a message of {key} outside of {hours}: {text!r}")
 
+    def muted_until(self, key: Key, until: datetime) -> None:
+        since, ends = self.muted.get(key, (self.now, self.now))
+        self.muted[key] = since if ends > self.now else self.now, until
+
+    def check_mute(self, key: Key, queued: datetime, text: str) -> None:
+        """A message of an agent or a job is sent for the first time, which was queued at this time."""
+        since, until = self.muted.get(key, (self.now, self.now))
+        if since < queued < until and not ABOUT.match(text):
+            raise Broken("mutes", f"a message of {key} is sent, which was muted from {since} until {until}: {text!r}")
+
     @staticmethod
     def _uses(entry: Entry, about: re.Match[str]) -> bool:
         """Whether an entry calls this provider or model, or the account of the programs."""
@@ -700,14 +727,16 @@ class Reference:
         )
         if is_allowed and is_certain and message.about in self.entries and not done and not mine <= self.mutes:
             raise Broken("chats", f"{who}, and nothing happened")
-        self.mutes.update(each for each in done if each[0] == "mute")
+        for each in (each for each in done if each[0] == "mute"):
+            self.mutes.add(each)
+            self.muted_until(each[1:3], each[3])
         if done or (is_allowed and mine and mine <= self.mutes):
             self.used.add((message.key, label))
 
     def check_reply(
-        self, message: ChatMessage, text: str, person: str, *, is_here: bool, done: Collection[Effect], last_of: Collection[int]
+        self, message: ChatMessage, text: str, person: str, *, is_here: bool, done: Collection[Effect], open_: Collection[int]
     ) -> None:
-        """A person has replied to a message, and this was done. Of the problems `last_of`, which are open, it is the last message."""
+        """A person has replied to a message, and this was done. The problems `open_`, which it names, are still open."""
         who = f"{person} replied {text!r} to {message.about} {message.text!r}"
         is_allowed = is_here and person in self.people
         if message.question is not None:
@@ -716,8 +745,8 @@ class Reference:
             self._check_done(who, done, set())
         elif text == "done":
             self._check_done(who, done, {("close", number) for number in message.problems})
-            if last_of and not message.text.startswith("over "):
-                raise Broken("chats", f"{who}, and {last_of} are still open")
+            if open_ and not message.text.startswith("over "):
+                raise Broken("chats", f"{who}, and {open_} are still open")
         elif (at := self._time_in(text)) is not None:
             again = [each for each in done if each[0] == "again" and each[2:] == (message.text, at)]
             self._check_done(who, done, again)

@@ -26,6 +26,7 @@ from patience import PATIENCE
 from reference import (
     BILLED_NOTHING,
     INPUT_TOKENS,
+    MINUTE,
     OUTPUT_PRICE,
     OUTPUT_TOKENS,
     PROGRAM_MAXIMUM,
@@ -55,7 +56,7 @@ from scheduler.engine.tick_items import Refused, Request
 from scheduler.model.entry import Claim
 from scheduler.model.message import DeliveryResult
 from scheduler.model.outcome import Kind
-from scheduler.model.timestamps import from_millis, from_optional_millis
+from scheduler.model.timestamps import from_millis, from_optional_millis, to_millis
 from scheduler.model.wake import RejectedBecause
 from scheduler.store.database import DatabaseFull
 from scheduler.store.transaction import UnitOfWork
@@ -70,6 +71,7 @@ AGENTS = ("ampere", "becquerel", "celsius", "dirac", "euler", "fermi")
 JOBS = ("vacuumer", "zipper", "quoter", "juggler")
 PROVIDERS, MODELS, CHANNELS = ("north", "south"), ("big", "small"), ("phone", "mail")
 HOLDERS = ("chat", "desk")
+MINUTES = {"schedule": (60, 120, 240, 360), "interval": (47, 125, 300, 700), "every": (50, 200, 450)}
 ZONES = ("Asia/Kathmandu", "America/New_York")  # in March, the clocks of the second one go forward on the 8th
 # The start and the time zone of a seed: before the end of a month, before clocks go forward on 29 March, and before they go back on
 # 1 November, which is the end of a month, too.
@@ -91,6 +93,8 @@ DURATIONS = (0, 0, 5, 90, 40 * 60)  # seconds
 WAITS = (5, 5, 61, 61, 7 * 60, 29 * 60, 3600, 3 * 3600)
 JUMPS = (-9000, -70, -3, 40, 4000, 90_000)
 DOWN = (1, 90, 3700, 30_000)
+
+PAUSES = (60 * MINUTE, 30 * MINUTE, 300 * MINUTE, 120 * MINUTE)
 
 NOT_HELD = ("held until ", "question ", "again ")  # notices that do not wait for the hours of their recipient
 
@@ -239,7 +243,9 @@ def random_setup(seed: int, edit: int = 0) -> Setup:
     entries = [_with_window(windows, replace(each, zone=zone)) for each in entries]
     if edit:
         total = edited.choice((total, total, None, 0.2))
-        entries = [_edit(edited, entry) for entry in entries if edited.random() > 0.1]
+        entries = [_edit(edited, entry) for entry in entries if edited.random() > 0.1] or entries[:1]
+        schedules = Random(f"schedules {seed} {edit}")
+        entries = [replace(each, minutes=_other_minutes(schedules, each)) for each in entries]
         kept = {entry.name for entry in entries}
         entries = [replace(entry, wakes=tuple(each for each in entry.wakes if each in kept)) for entry in entries]
         while missing := [entry for entry in entries if entry.rhythm == "after" and entry.follows[0] not in kept]:
@@ -270,7 +276,7 @@ def _random_agent(chance: Random, name: str) -> Entry:
     runner = chance.choice(("program", "model", "gateway"))
     return Entry(
         "heartbeat", name, rhythm := chance.choice(("schedule", "interval", "interval", "none")),
-        chance.choice((60, 120, 240, 360) if rhythm == "schedule" else (47, 125, 300, 700)), runner,
+        chance.choice(MINUTES.get(rhythm, MINUTES["interval"])), runner,
         chance.choice(PROVIDERS) if runner == "model" else "", chance.choice(MODELS), chance.choice((0, 1, 2)),
         chance.choice((None, 0.05, 0.3)), chance.choice((None, None, 5)), _random_channels(chance), has_precheck=chance.random() < 0.3,
     )  # fmt: skip
@@ -279,7 +285,7 @@ def _random_agent(chance: Random, name: str) -> Entry:
 def _random_job(chance: Random, name: str, agents: Sequence[str]) -> Entry:
     return Entry(
         "cron", name, rhythm := chance.choice(("schedule", "every")),
-        chance.choice((60, 120, 240, 360) if rhythm == "schedule" else (50, 200, 450)), "command", deliver=_random_channels(chance),
+        chance.choice(MINUTES[rhythm]), "command", deliver=_random_channels(chance),
         wakes=tuple(chance.sample(agents, chance.randint(0, 2))),
     )  # fmt: skip
 
@@ -304,6 +310,10 @@ def _edit(chance: Random, entry: Entry) -> Entry:
     if entry.kind == "heartbeat":
         changes |= {"usd_per_day": chance.choice((None, 0.05, 0.3)), "retries": chance.choice((0, 2))}
     return replace(entry, **changes)
+
+
+def _other_minutes(chance: Random, entry: Entry) -> int:
+    return chance.choice((*[entry.minutes] * 4, *MINUTES.get(entry.rhythm, [entry.minutes])))
 
 
 # --- the steps --------------------------------------------------------------------------------------------------------------
@@ -530,7 +540,7 @@ class Player:
         marks = sorted({*MARK.findall(shown)} - {*quoted})  # a message names the wakes that have expired, and a reply quotes it
         self.reference.check_marks(key, marks)
         if self.before_chat is not None and ("resume", *key) in self._state_of_chat() - self.before_chat:
-            self._count_failures_anew(key)  # a run starts in the tick in which a person resumes it
+            self._resumed(key)  # a run starts in the tick in which a person resumes it
         ended = self.world.store.connection.execute(ENDED, key).fetchall()
         self.reference.check_pause(key, claim.run.id, [(row[0], bool(row[1])) for row in ended if row[0] != claim.run.id])
         self.reference.marks[claim.run.id] = frozenset(marks)
@@ -600,10 +610,10 @@ class Player:
             error = {"error": {"message": "no", "type": "error", "code": None}}
             return HttpReply(status, kind | ({"retry-after": wait} if wait else {}), json.dumps(error).encode())
         mood = self.moods.get(name, Mood())
-        used = {None: (INPUT_TOKENS // 4, OUTPUT_TOKENS), 0.001: (250, 50), 0.01: (500, 100), 0.03: (700, OUTPUT_TOKENS)}[
-            mood.cost
-        ]
-        self.call.known = (self.call.known or 0.0) + (used[0] * 2.0 + used[1] * 10.0) / 1e6
+        used = {None: (0, 0), 0.001: (250, 50), 0.01: (500, 100), 0.03: (700, OUTPUT_TOKENS)}[mood.cost]
+        # A report of no tokens is not believed: the answer may have cost what it can cost at most.
+        cost = used[0] * 2.0 + (used[1] or OUTPUT_TOKENS) * 10.0
+        self.call.known = (self.call.known or 0.0) + cost / 1e6
         usage = {"prompt_tokens": used[0], "completion_tokens": used[1]}
         if mood.word in ("findings", "quiet") and sent.get("tools"):
             found = _findings(name, mood.told) if mood.word == "findings" else []
@@ -621,6 +631,7 @@ class Player:
         is_first = f"{channel} {key}" not in self.reference.texts  # only these wait for hours
         if is_first and key not in self.wanted and not (outgoing.message.notice or "").startswith(NOT_HELD):
             self.reference.check_hours(about, channel, words)
+            self.reference.check_mute(about, outgoing.message.created_at, words)
         self.reference.message_tried(channel, key, words, state)
         has_arrived = self.setup.has_chat and channel == "phone" and state in ("delivered", "uncertain")
         receipt = self.chat.receive(outgoing, self.world.clock.now) if has_arrived else ""
@@ -694,6 +705,11 @@ class Player:
         newest = self.world.store.connection.execute("select max(id) from run").fetchone()[0] or 0
         self.reference.counts_failures_from |= dict.fromkeys(keys, newest + 1)
 
+    def _resumed(self, *keys: Key) -> None:
+        self._count_failures_anew(*keys)
+        for key in keys:
+            self.reference.paused.pop(key, None)
+
     def _step_lane(self, place: int, holder: str, seconds: int) -> None:
         name = self._entry(place, "heartbeat").name
         span = timedelta(seconds=seconds)
@@ -710,13 +726,13 @@ class Player:
     def _step_crash(self, statement: int, seconds: float, down: float) -> None:
         """Let time pass, and end the daemon at a statement. Without so many statements, end it afterwards."""
         self.world.crash_at = statement
-        self.reference.limited = None
         with suppress(Crash):
             self._run(seconds)
         self._kill(down)
 
     def _kill(self, down: float) -> None:
         self.world.crash_at = None
+        self.reference.limited = None  # a limit that it has not recorded is not known
         self._note("killed")
         self._settle_recorded_calls()
         self.world.kill()
@@ -815,10 +831,21 @@ class Player:
         entry = self._entry(place)
         if word in ("pause", "resume", "mute", "unmute"):
             noun = "agent" if entry.kind == "heartbeat" else "job"
-            ends = {"for": ("1h", "30m", "5h", "2h")[more]} if word in ("pause", "mute") else {}
+            ends: dict[str, object] = {"for": f"{PAUSES[more] // MINUTE}m"} if word in ("pause", "mute") else {}
             if word in ("pause", "resume"):
                 self._count_failures_anew(entry.key)  # also if it is refused: this is only less strict
-            self._perform(caller, f"{word}_{noun}", {"name": entry.name}, entry.key, ends)
+            until = (
+                self.reference.paused.pop(entry.key, None) if word == "resume" else None
+            )  # it may run in the tick that answers
+            if self._perform(caller, f"{word}_{noun}", {"name": entry.name}, entry.key, ends) is None:
+                self.reference.paused |= {entry.key: until} if until else {}
+            elif word == "pause":
+                self.reference.paused[entry.key] = self.world.clock.now + PAUSES[more]
+            elif word == "mute":
+                self.reference.now = self.world.clock.now
+                self.reference.muted_until(entry.key, self.world.clock.now + PAUSES[more])
+            elif word == "unmute":
+                self.reference.muted.pop(entry.key, None)
         elif word == "run":
             job = next((each for each in self.entries if each.kind == "cron"), None)
             if job is not None:
@@ -939,24 +966,19 @@ class Player:
             text = f"{mark} {text}"
         self.chat.reply(message.number, text, person, CHAT if is_here else OTHER_CHAT)
         done = self._effects_of_chat(person, crash, mark)
-        self.reference.check_reply(message, text, person, is_here=is_here, done=done, last_of=self._still_open(message))
+        self.reference.check_reply(message, text, person, is_here=is_here, done=done, open_=self._still_open(message))
 
     def _still_open(self, message: ChatMessage) -> set[int]:
-        """The open problems of a message that no later message is about."""
-        db = self.world.store.connection
-        texts = [tuple(row) for row in db.execute("select key, text from outbox where channel = 'phone' order by id").fetchall()]
-        later = "\n".join(text for _, text in texts[[key for key, _ in texts].index(message.key) + 1 :])
-        opened = db.execute("select id, opened_at from problem where over_at is null and opened_at is not null").fetchall()
-        open_ = {row[0] for row in opened if from_millis(row[1]) <= message.at}
-        return {number for number in message.problems & open_ if f"   p{number}\n" not in f"{later}\n"}
+        """The problems of a message that are still open, also those that a later message is about."""
+        query = "select id, opened_at from problem where over_at is null and opened_at is not null"
+        opened = self.world.store.connection.execute(query).fetchall()
+        return message.problems & {row[0] for row in opened if from_millis(row[1]) <= message.at}
 
     def _effects_of_chat(self, person: str, crash: int | None, mark: str = "") -> set[Effect]:
         """Let the daemon ask for what a person has sent, perhaps end it at a statement, and return what has changed."""
         before, refused = self._state_of_chat(), self._refused_as_disabled()
         self.before_chat = before
         self.world.crash_at = crash
-        if crash is not None:
-            self.reference.limited = None
         try:
             self.chat.poll(self.world.engine.plan.settings.channels, self.world.settle)
         except Crash:
@@ -970,7 +992,7 @@ class Player:
         for kind, name, number, _ in [each[1:] for each in done if each[0] == "wake"]:
             if kind == "heartbeat":
                 self.reference.wake_accepted(number, name, f"{person} on phone", mark, is_kept=True)
-        self._count_failures_anew(*(each[1:] for each in done if each[0] == "resume"))
+        self._resumed(*(each[1:] for each in done if each[0] == "resume"))
         self._note("did", *sorted(map(str, done)), *self.chat.answers[-1:])
         return done
 
@@ -1063,12 +1085,16 @@ class Player:
         self.moods, self.looks = {}, {}
         self.providers = dict.fromkeys(PROVIDERS, (200, None))
         self.channels = dict.fromkeys(CHANNELS, ("delivered", 0))
-        self._count_failures_anew(*self.reference.slots)
+        self._resumed(*self.reference.slots)
         self.world.resume(None)
         for entry in self.entries:
             for holder in HOLDERS if entry.kind == "heartbeat" else ():
                 self._step_lane(self.entries.index(entry), holder, 0)
+        recent = to_millis(self.world.clock.now - timedelta(hours=11))
+        old = {row[0] for row in self.world.store.connection.execute(OLD_WAKES, (recent,)).fetchall()}
+        expired = self._expired_wakes()
         self._run(27 * 3600)
+        self.reference.check_expired((self._expired_wakes() - expired).keys() - old)
         self._count_failures_anew(*self.reference.slots)
         self.world.resume(None)  # what late results have paused since
         self._run(67)
@@ -1096,12 +1122,15 @@ class Player:
         for run, reason in db.execute(RESULTS).fetchall():
             results.setdefault(run, []).extend([] if reason is None else [reason])
         self.reference.check_results(results)
-        ends = [(row[0], row[1], bool(row[2])) for row in db.execute(ENDS).fetchall()]
+        ends = [(row[0], row[1], bool(row[2]), from_millis(row[3])) for row in db.execute(ENDS).fetchall()]
         starts = [(row[0], row[1], bool(row[2])) for row in db.execute(TAKEN).fetchall()]
         for job, detail in db.execute(UNSTARTED).fetchall():
             starts += [(job, int(number), False) for number in BEFORE.findall(detail or "")]
         self.reference.check_chains(ends, starts)
         self.trace += self.world.history()
+
+    def _expired_wakes(self) -> Counter[str]:
+        return Counter(dict(map(tuple, self.world.store.connection.execute(EXPIRED).fetchall())))
 
     def _open_runs(self) -> int:
         return int(self.world.store.connection.execute("select count(*) from run where state <> 'closed'").fetchone()[0])
@@ -1123,6 +1152,10 @@ WAKE_COUNTS = (
     """,
     f"select agent, cast(sum(count) as integer) from rejected_wake where {BY_PEOPLE} group by agent",
 )
+
+# The agents with wakes that have waited for long, and how many wakes of each agent have expired.
+OLD_WAKES = f"select name from wake where state in ('waiting', 'taken') and {BY_PEOPLE} and updated_at < ?"
+EXPIRED = f"select agent, cast(sum(count) as integer) from rejected_wake where {BY_PEOPLE} and why = 'expired' group by agent"
 
 # What people in a chat can change.
 EFFECTS = (
@@ -1166,7 +1199,8 @@ MESSAGES = "select channel, key, state from outbox where merged_into is null and
 
 # The ends of jobs, and the runs and skips of the jobs that follow them.
 ENDS = (
-    "select name, id, outcome not in ('ok', 'alert') from run where kind = 'cron' and state = 'closed' and outcome <> 'skipped'"
+    "select name, id, outcome not in ('ok', 'alert'), finished_at from run"
+    " where kind = 'cron' and state = 'closed' and outcome <> 'skipped'"
     " and reason is distinct from 'cancelled'"
 )
 TAKEN = (
