@@ -37,6 +37,8 @@ LIFETIME = timedelta(hours=24)  # for which a button can be used
 CODE_BYTES = 16  # of the HMAC; Telegram accepts 64 bytes of data
 PURPOSE = b"buttons of heartbeatd"  # the key is derived from the token of the bot for this purpose alone
 
+NO_PROBLEM = "this message is about no open problem"
+
 CHAT_BUTTONS = {verb.in_chat.letter: verb.in_chat for verb in VERBS if issubclass(verb, Verb) and verb.in_chat}  # by letter
 
 
@@ -66,7 +68,7 @@ def _requests_of(tick: Tick, message: OutboxMessage, letter: str, person: Sender
     if verb is Resume:
         about = [each for each in about if each.key == PAUSED]
     if verb is None or not about:
-        raise Refused("not_found", "this message is about no open problem")
+        raise Refused("not_found", NO_PROBLEM)
     if verb is Resume:
         return [VerbRequest(verb.of(**sent), (Kind(each.subject.kind), each.subject.name), person) for each in about]
     return [VerbRequest(verb.of(**sent), each.id, person) for each in about]
@@ -111,6 +113,16 @@ def buttons_of(tx: Transaction, message: OutboxMessage, channel: Channel) -> tup
             data = _signed_data(bot.token, message, letter, expires)
             made.append(Button(CHAT_BUTTONS[letter].name, CHAT_BUTTONS[letter].label, data))
     return tuple(made)
+
+
+def use_once(tick: Tick, message: OutboxMessage, action: str) -> bool:
+    """Record that a message was acted on in this way. False if it was recorded before."""
+    return bool(
+        tick.tx.db.execute(
+            "insert into used_button (outbox_id, action, used_at) values (?, ?, ?) on conflict do nothing",
+            (message.id, action, to_millis(tick.now)),
+        ).rowcount
+    )
 
 
 def delete_old_uses(tx: Transaction) -> None:
@@ -164,10 +176,7 @@ class PressButton:
         except Refused as refused:
             self._report(tick.tx, action, "failed", message)
             return str(refused)
-        tick.tx.db.execute(
-            "insert into used_button (outbox_id, action, used_at) values (?, ?, ?) on conflict do nothing",
-            (message.id, action, to_millis(tick.now)),
-        )
+        use_once(tick, message, action)
         self._report(tick.tx, action, "applied", message)
         return text
 

@@ -13,22 +13,20 @@ from scheduler.engine.ask_people import answer_question
 from scheduler.engine.delivery import open_problems_in
 from scheduler.engine.effects import Sender, VerbRequest
 from scheduler.engine.tick_items import Refused, Tick
-from scheduler.extras.chat.buttons import is_from_its_chat
+from scheduler.extras.chat.buttons import NO_PROBLEM, is_from_its_chat, use_once
 from scheduler.extras.chat.telegram_buttons import Reply, bot_of
 from scheduler.model import wake as wakes_of_agents
 from scheduler.model.entry import JobEntry
 from scheduler.model.events import ButtonPressed
-from scheduler.model.local_days import local_text
+from scheduler.model.local_days import WEEKDAYS, local_text
 from scheduler.model.outcome import Kind, Trigger
 from scheduler.model.settings import Target
-from scheduler.model.timestamps import to_millis
 from scheduler.store import asked_questions, outbox, wakes
 from scheduler.store.outbox import HeldMessage, Hold, OutboxMessage
 
 LATER = timedelta(hours=1)
 MORNING = (9, 0)  # of a day without a time
 DONE = ("done", "close")
-DAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 MOST_QUOTED = 1000  # characters of the message that a reply answers: its own text, and further replies, need the room of the wake
 
 _TIME = re.compile(r"([01]?\d|2[0-3])(?::([0-5]\d))?")
@@ -63,7 +61,7 @@ def _after_span(words: list[str], now: datetime) -> datetime | None:
 def _days_ahead(word: str, today: int) -> int | None:
     if word == "tomorrow":
         return 1
-    day = next((number for number, name in enumerate(DAYS) if len(word) >= 3 and name.startswith(word)), None)
+    day = next((number for number, name in enumerate(WEEKDAYS) if len(word) >= 3 and name.startswith(word)), None)
     return None if day is None else (day - today - 1) % 7 + 1
 
 
@@ -97,11 +95,7 @@ class ReplyToMessage:
         if not self.reply.people & {*((question and question.people) or channel.people)}:
             self._report(tick, message, "not_allowed")
             return "Only the people of this channel may answer its messages."
-        is_new = tick.tx.db.execute(
-            "insert into used_button (outbox_id, action, used_at) values (?, ?, ?) on conflict do nothing",
-            (message.id, f"reply {self.reply.number}", to_millis(tick.now)),
-        ).rowcount
-        if not is_new:
+        if not use_once(tick, message, f"reply {self.reply.number}"):
             return ""
         try:
             person = self.reply.sender_on(message.channel)
@@ -148,7 +142,7 @@ class ReplyToMessage:
     def _close(self, tick: Tick, whole: HeldMessage, person: Sender) -> str:
         found = open_problems_in(tick.tx.db, whole)
         if not found:
-            raise Refused("not_found", "this message is about no open problem")
+            raise Refused("not_found", NO_PROBLEM)
         return "; ".join(VerbRequest(CloseProblem(), each.id, person)(tick).says for each in found)
 
     def _send_again(self, tick: Tick, message: OutboxMessage, whole: HeldMessage, at: datetime) -> str:

@@ -11,14 +11,13 @@ from pathlib import Path
 import click
 from mcp.server.stdio import stdio_server
 
+from heartbeatd.client import TOKEN_VARIABLE
 from heartbeatd.errors import HeartbeatdError
 from scheduler.cli import daemon_files
 from scheduler.cli.daemon_client import HttpDaemonClient, connect_to_daemon
 from scheduler.extras.mcp.mcp_server import ToolFailed, build_server
 from scheduler.model.expected_error import ExpectedError, InputError
 from scheduler.web.perform import ENDPOINTS
-
-TOKEN_VARIABLE = "HEARTBEATD_TOKEN"  # noqa: S105 (the name of a variable)
 
 
 def serve_tools(token_file: Path | None, path: Path) -> None:

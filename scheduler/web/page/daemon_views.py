@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from zoneinfo import ZoneInfo
 
@@ -17,6 +17,7 @@ from scheduler.insight.installation_checks import CheckResult
 from scheduler.insight.report_data import TimeStepTotals
 from scheduler.model.config_changes import RecordedConfigEvent, Undo
 from scheduler.model.problem import Subject
+from scheduler.model.timestamps import EPOCH
 from scheduler.store import boots, config_history, database, outbox, problems
 from scheduler.store.database import StoreError, parse_row_id
 from scheduler.web.access import row_in_path
@@ -51,7 +52,6 @@ RESULTS = {
 }
 CHANGES_PER_PAGE = 30
 MAX_VALUES = 500  # changed values and names on the page of one change; the page says how many are left out
-BEGIN = datetime(1970, 1, 1, tzinfo=UTC)
 
 LEVELS = ("bad", "warn", "ok")
 MAX_FINDINGS = 200  # of doctor that are listed, because each agent may have some
@@ -205,7 +205,7 @@ def find_undo(request: PageRequest) -> Undo | None:
     return undo
 
 
-def _visible_changes(request: PageRequest, since: datetime = BEGIN) -> list[RecordedConfigEvent]:
+def _visible_changes(request: PageRequest, since: datetime = EPOCH) -> list[RecordedConfigEvent]:
     """The changes that the user may see, the newest first."""
     events = config_history.config_events(request.db, since, request.now + timedelta(days=1))
     visible = (each.of_agents(request.caller.agents) for each in reversed(events))
