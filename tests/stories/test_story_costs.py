@@ -236,7 +236,7 @@ def budget_lines(world: World, now: datetime) -> str:
     """The lines of `heartbeatd status` about costs and budgets, and the days with their ends as `DAY`."""
     data = read_status(world.store.connection, now, ZoneInfo("Europe/Berlin"))
     assert data.spend is not None
-    text = "\n".join((*status._spend_lines(data.spend), *status._budget_lines(data.budgets)))
+    text = "\n".join(line.text for line in (*status._spend_lines(data.spend), *status._budget_lines(data.budgets)))
     return text.replace(format_time(data.spend.since)[:16], "TODAY").replace(format_time(data.spend.until)[:16], "TOMORROW")
 
 
