@@ -93,6 +93,10 @@ def test_a_message_is_dropped_once(daemon: WebDaemon) -> None:
     assert daemon.post(f"/api/v1/outbox/{message}/drop", None, CHIEF).data["says"] == f"message {message} is dropped"
     again = daemon.post(f"/api/v1/outbox/{message}/drop", None, CHIEF)
     assert (again.status, again.code) == (409, "dropped")
+    assert again.data["error"]["message"] == f"message {message} has been dropped (400)"
+    daemon.do(lambda: daemon.world.store.connection.execute("update outbox set error = null where id = ?", (message,)))
+    again = daemon.post(f"/api/v1/outbox/{message}/drop", None, CHIEF)
+    assert again.data["error"]["message"] == f"message {message} has been dropped"
     runs = daemon.get("/api/v1/runs?name=web", READER).data["runs"]
     assert "dropped" in [run["delivery"]["state"] for run in runs]
 
