@@ -21,7 +21,7 @@ from heartbeat.words import abbreviate_duration, squeeze
 
 MAX_WAKE_TEXT = 4096  # characters of a wake's text in the prompt
 MAX_META = 130_000  # bytes of `meta` as JSON, which must fit into one environment variable (128 KiB)
-MAX_META_OF_RUN = 500  # the part of it for the keys of wakes, and for what only a claim knows
+MAX_META_OF_RUN = 500  # its part for the keys of wakes, and for facts that are known only when a run begins
 MAX_META_TEXT = 800  # the same as MAX_WAKE_TEXT in `meta`
 MAX_WAKES = 80_000  # characters of all wakes in the prompt
 MAX_SENDER = 100

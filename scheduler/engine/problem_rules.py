@@ -32,7 +32,7 @@ MAX_FAULTS_SENT = 5  # different errors of one problem that are sent at once; fu
 
 
 class Change(Word):
-    """Why a recipient gets a message about a problem, as its first line says it; nothing if that is plain without it."""
+    """Why a recipient gets a message about a problem, for its first line; empty if the reason is plain."""
 
     OPENED = "opened"
     WORSE = "worse", "was {before}"  # its severity is higher than the highest that the recipient got

@@ -27,7 +27,7 @@ def stream_events(request: ApiRequest) -> Response:
     """Stream the events of the agents that the token is valid for, as server-sent events. `Last-Event-ID` resumes a stream."""
     feed = request.app_state.feed
     if feed.reader_count >= feed.max_readers:
-        raise HttpError(503, "too_many_readers", f"{feed.max_readers} programs read the events already; close one of them")
+        raise HttpError(503, "too_many_readers", f"{feed.max_readers} programs and pages read the events; close one of them")
     return _EventStream(feed, request.caller, request.headers.get("last-event-id"))
 
 

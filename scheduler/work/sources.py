@@ -46,7 +46,7 @@ MAX_ENTITY = 20  # characters for which a short name of XML may stand
 MAX_FILES = 2000
 MAX_COMMITS = 50
 MAX_ICS = 4 * 1024 * 1024  # bytes of a calendar file
-OVER_BELOW = 2  # percent below the limit, at which a disk is no longer full: otherwise one byte more or less is news
+OVER_BELOW = 2  # percent below the limit, at which a disk still counts as full: otherwise one byte more or less is news
 LEVELS = (95, 99)  # percent, at which a full disk is news again
 NOT_A_DISK = frozenset({"squashfs", "iso9660", "overlay", "tmpfs"})
 

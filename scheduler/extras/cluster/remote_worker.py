@@ -155,7 +155,7 @@ class RemoteWorker:
 
     @property
     def has_lease(self) -> bool:
-        """Whether no other worker may get its tasks."""
+        """Whether its tasks are still its own: no other worker may get them."""
         return self.clock() < self._lease_ends
 
     def find_problem(self) -> str | None:
