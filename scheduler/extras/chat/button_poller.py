@@ -93,7 +93,10 @@ class ButtonPoller:
         self._channels = channels
         used = [each for each in channels.values() if each.can_be_answered]
         used.sort(key=lambda each: not each.allow_private)  # of equal bots, the first is polled
-        bots = {bot: each.name for each in used if (bot := telegram_buttons.bot_of(each))}
+        bots: dict[Bot, str] = {}
+        for each in used:
+            if bot := telegram_buttons.bot_of(each):
+                bots.setdefault(bot, each.name)
         self._bots = {bot: self._bots.get(bot) or _BotState(name) for bot, name in bots.items()}
         for bot, state in self._bots.items():
             state.channel = bots[bot]  # the one that it was found by may be removed

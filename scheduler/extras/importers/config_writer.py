@@ -137,7 +137,9 @@ def _leave_out_known(draft: Draft, root: object) -> int:
             equal = [each for each in same if known[each] == _with_names(entries[name], section, {**names, name: each})]
             taken = {*known, *names.values(), *entries} - ({name} - {*known})
             free = (each for each in chain((name,), (f"{name}-{number}" for number in count(2))) if each not in taken)
-            names[name] = name if name in equal else next(chain(equal, same, free))
+            changed = [each for each in same if each == name or each not in entries]  # another's own name is left to it
+            changed.sort(key=lambda each: each != name)
+            names[name] = name if name in equal else next(chain(equal, changed, free))
         _rename(draft, section, names)
         for name, new in names.items():
             if new not in known:

@@ -155,7 +155,9 @@ class Receipt:
             entry = _section_and_name(target)
             return f"{names.get(entry, entry)}{target[len(entry) :]}"
 
-        self._by_name = {renamed(name): found for name, found in self._by_name.items()}
+        before, self._by_name = self._by_name, {}
+        for name, found in before.items():  # an entry that was taken out may have had the new name of another
+            self._by_name.setdefault(renamed(name), []).extend(found)
         for changed in self.changed_meanings:
             changed.entry = renamed(changed.entry)
         for entry in self.entries.values():

@@ -120,7 +120,7 @@ def _put_expression(job: Part, node: Node, zone: str, shape: JobShape) -> None:
     found = value_converters.cron_expression(node, zone, seconds_last=shape.seconds_last, both_days=shape.both_days)
     job.put("schedule", node, found)
     days = found.split()[2::2]
-    if shape.both_days and not any(field.startswith("*") for field in days):
+    if shape.both_days and days and not any(field.startswith("*") for field in days):
         job.disable(f"{' and '.join(days)} both restrict the day; in {job.draft.title} both must match, here one is enough")
 
 

@@ -281,7 +281,7 @@ def _put_delivery(delivery: Node, job: Part) -> None:
     job.keep(mode, "deliver")
     job.keep(sent, "deliver")
     if mode.text.lower() == "none" or sent.value is False:
-        job.add("deliver", "none", "deliver is false" if sent else "delivery.mode is none")
+        job.add("deliver", "none", "deliver is false" if sent.value is False else "delivery.mode is none")
     elif mode.text.lower() == "webhook" and to:
         _put_webhook(to, job)
     else:

@@ -397,7 +397,8 @@ def test_two_channels_with_one_bot_poll_it_once_although_only_one_may_reach_a_pr
     for first, last in ((line, public.replace("phone:", "team:")), (public.replace("phone:", "early:"), line)):
         chat.world.reload(chat.world.yaml.replace(line, f"{first}\n{last}"))
         chat.poll()
-        assert [bot.allow_private for bot in chat.poller._bots] == [True]
+        ((bot, state),) = chat.poller._bots.items()
+        assert (bot.allow_private, state.channel) == (True, "phone")
     assert chat.press("Mute 2h").startswith("agent/ops is muted until 2026-")
 
 

@@ -216,6 +216,18 @@ def test_of_two_jobs_with_one_name_the_second_is_not_added_again_after_the_first
     assert sorted(re.findall("prompt: (.*)", path.read_text("utf-8"))) == ["Bins", "Milk", "Rent"]
 
 
+def test_a_new_job_does_not_take_the_place_of_an_imported_one_with_the_same_times_and_prompt(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write(tmp_path, "config.yaml", SMALL)
+    one, two = ({"name": name, "schedule": "0 7 * * *", "prompt": "Go.", "model": name} for name in ("one", "two"))
+    for jobs in [two], [one, two]:
+        source = write(tmp_path, "jobs.json", json.dumps({"jobs": jobs}))
+        assert run(capsys, "hermes", source, "--into", path)[0] == 0
+    assert re.findall("^  (one|two.*):$", path.read_text("utf-8").partition("cron:")[2], re.MULTILINE) == ["two", "one"]
+    assert re.findall("model: (one|two)", path.read_text("utf-8")) == ["two", "one"]
+
+
 def test_importing_again_after_edits_adds_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write(tmp_path, "config.yaml", SMALL)
     job = {"prompt": "Go.", "schedule": "0 7 * * *", "deliver": "telegram:1"}

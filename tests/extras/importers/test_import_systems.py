@@ -311,6 +311,7 @@ EVERY_15_MINUTES = '{"kind": "every", "everyMs": 900000, "anchorMs": 17952582000
         ("picoclaw", {"jobs__json": store('"0 9 */2 * 1"', payload={"message": "Go."})}, "cron.a.schedule", "0 9 */2 * 1"),
         ("picoclaw", {"config__json": '{"channels": {"telegram": {"token": "1:a"}}}', "jobs__json": store('"0 9 13 * 5"', payload={"message": "Go."})}, "cron.a.enabled", False),
         ("goclaw", {"jobs__json": store('{"expr": "0 9 13 * 5"}', payload={"message": "Go."})}, "cron.a.enabled", False),
+        ("picoclaw", {"config__json": '{"channels": {"telegram": {"token": "1:a"}}}', "jobs__json": store('"@daily"', payload={"message": "Go.", "channel": "telegram", "to": "1", "deliver": True})}, "cron.a.enabled", None),
         # Without `default: true`, the first agent is the default one. The others have workspaces of their own.
         ("openclaw", {"openclaw__json": TWO_AGENTS}, "agents.a.heartbeat.interval", "1h"),
         ("openclaw", {"openclaw__json": TWO_AGENTS}, "agents.b.heartbeat.interval", "none"),
