@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import cached_property, lru_cache
 from hashlib import sha256
 from itertools import pairwise
@@ -29,8 +29,6 @@ _TASKS_KEY = re.compile(r"\s*tasks:\s*$", re.IGNORECASE)
 _TASK_ENTRY = re.compile(r"\s*-\s*(?:name|interval|prompt):\s", re.IGNORECASE)
 _MARK_ADVICE = "write [every 30m] with a unit (s, m, h or d), or [high], [low], [paused], [completed]"
 _TASKS_ADVICE = "write each task as an item of its own: - [every 30m] Is there urgent mail?"
-
-ANY_SLOT = datetime.min.replace(tzinfo=UTC)  # stands for any planned time, if the selection is the same at all of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +205,7 @@ class Checklist:
     def __init__(self, text: str) -> None:
         self.lines = tuple(_parse_lines(text))
         self._open = [line for line in self.lines if line.is_open]
+        self._constant_selection: Selection | None = None
 
     @property
     def open_text(self) -> str:
@@ -242,13 +241,25 @@ class Checklist:
         An item without `every` is due at every run, a paused item never. `everything` selects all items that are not paused. In
         each section the due items are sorted by priority. Other text belongs to the items of its section and goes into the prompt
         with them, or at every run if the section has no items. Sections without due items are left out.
-        """
-        return self._constant_selection or self._select(slot, last_prompted, everything=everything)
 
-    @cached_property
-    def _constant_selection(self) -> Selection | None:
-        """The selection if no item has an `every`, as in most checklists: it is the same at every run. None otherwise."""
-        return None if self._recurring_items else self._select(ANY_SLOT, {}, everything=True)
+        If no item has an `every`, as in most checklists, the selection is the same at every run, and is kept.
+        """
+        if self._constant_selection is not None:
+            return self._constant_selection
+        due = [section.due_blocks(slot, last_prompted, everything=everything) for section in self._sections]
+        levels = [section.level for section in self._sections]
+        has_work = [any(block.has_work for block in blocks) for blocks in due]
+        lines: list[str] = []
+        for place, section in enumerate(self._sections):
+            end = next((at for at in range(place + 1, len(levels)) if levels[at] <= section.level), len(levels))
+            if any(has_work[place:end]):  # a heading is included if something below it is
+                lines += section.heading
+                lines += (line for block in due[place] for line in block.lines_for_agent())
+        prompted = frozenset(block.item_hash for blocks in due for block in blocks if block.is_recurring)
+        selection = Selection("\n".join(lines).strip("\n"), any(has_work), prompted, self._recurring_items, self.remarks)
+        if not self._recurring_items:
+            self._constant_selection = selection
+        return selection
 
     @cached_property
     def _sections(self) -> list[_Section]:
@@ -270,19 +281,6 @@ class Checklist:
     def _recurring_items(self) -> frozenset[str]:
         blocks = (block for section in self._sections for block in section.blocks)
         return frozenset(block.item_hash for block in blocks if block.is_recurring)
-
-    def _select(self, slot: datetime, last_prompted: Mapping[str, datetime], *, everything: bool) -> Selection:
-        due = [section.due_blocks(slot, last_prompted, everything=everything) for section in self._sections]
-        levels = [section.level for section in self._sections]
-        has_work = [any(block.has_work for block in blocks) for blocks in due]
-        lines: list[str] = []
-        for place, section in enumerate(self._sections):
-            end = next((at for at in range(place + 1, len(levels)) if levels[at] <= section.level), len(levels))
-            if any(has_work[place:end]):  # a heading is included if something below it is
-                lines += section.heading
-                lines += (line for block in due[place] for line in block.lines_for_agent())
-        prompted = frozenset(block.item_hash for blocks in due for block in blocks if block.is_recurring)
-        return Selection("\n".join(lines).strip("\n"), any(has_work), prompted, self._recurring_items, self.remarks)
 
 
 @lru_cache(maxsize=16)
