@@ -53,16 +53,14 @@ def _stored(values: Mapping[str, object]) -> list[object]:
     for value in values.values():
         if isinstance(value, LISTS):
             items = sorted(value) if isinstance(value, frozenset) else value
-            found.append(json.dumps([_stored_item(each) for each in items]))
+            found.append(json.dumps(items, default=_item_as_json))
         else:
             found.append(to_millis(value) if isinstance(value, datetime) else value)
     return found
 
 
-def _stored_item(value: object) -> object:
-    if isinstance(value, datetime):
-        return to_millis(value)
-    return astuple(value) if is_dataclass(value) and not isinstance(value, type) else value
+def _item_as_json(item: Any) -> object:
+    return to_millis(item) if isinstance(item, datetime) else astuple(item)
 
 
 @lru_cache(maxsize=256)  # the names of tables and columns are ours

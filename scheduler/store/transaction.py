@@ -134,7 +134,7 @@ class UnitOfWork(Connection):
         return self._connection.execute(query).fetchall()
 
     def _prepare_for(self, effect: _Effect) -> None:
-        if effect.names_entries and (self.changed or self.slot_counts):
+        if effect.names_entries:
             self.write_changes()
         if not effect.writes:
             return
@@ -142,7 +142,7 @@ class UnitOfWork(Connection):
             self._begin_savepoints()
         if not effect.tables:
             self.recalled.clear()  # it is not known which table it writes
-        elif effect.tables[0] in self._recalled_of:
+        else:
             self._forget(effect.tables[0])
         if effect.names_entries:
             self._known.clear()
@@ -155,8 +155,7 @@ class UnitOfWork(Connection):
     @property
     def has_written(self) -> bool:
         """Whether this transaction has changed anything."""
-        if self.changed or self.slot_counts:
-            self.write_changes()
+        self.write_changes()
         return self._connection.total_changes > self._changes_before
 
     def know_entry(self, row: EntryRow) -> None:
@@ -171,8 +170,7 @@ class UnitOfWork(Connection):
     def change_entry(self, before: EntryRow, after: EntryRow) -> None:
         """Change a row, by the fields in which `after` differs from `before`. Other changes since `before` are kept."""
         key = before.key
-        if "entry" in self._recalled_of:
-            self._forget("entry")
+        self._forget("entry")
         if (pending := self.changed.get(key)) is None:
             self.changed[key] = (before, after)
             return
@@ -188,8 +186,7 @@ class UnitOfWork(Connection):
 
     def count_slots(self, entry_id: int, good: int = 0, bad: int = 0) -> None:
         """Add to the numbers of answered and of lost slots of an entry. They never decrease."""
-        if "entry" in self._recalled_of:
-            self._forget("entry")
+        self._forget("entry")
         good_before, bad_before = self.slot_counts.get(entry_id, (0, 0))
         self.slot_counts[entry_id] = good_before + good, bad_before + bad
 

@@ -226,12 +226,8 @@ class LocalExecutor(Generic[T, R]):
             job.running.cancel()
 
     def _on_task_done(self, job: _SubmittedTask[T, R], work: asyncio.Task[R]) -> None:
-        if work.cancelled():
-            self._keep_result(job, Done(job.task, None, NeverBegun()))
-        elif (error := work.exception()) is not None:
-            self._keep_result(job, Done(job.task, None, error))
-        else:
-            self._keep_result(job, Done(job.task, work.result()))
+        error = NeverBegun() if work.cancelled() else work.exception()
+        self._keep_result(job, Done(job.task, work.result() if error is None else None, error))
 
     def _keep_result(self, job: _SubmittedTask[T, R], done: Done[T, R]) -> None:
         """Keep a result, unless its task was given up. By then, the same number may belong to another attempt."""
