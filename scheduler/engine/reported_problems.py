@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from functools import cached_property
 from itertools import chain
 
 from heartbeat.evidence import MAX_LINES, Event, Line, Look, OpenProblem, Topic, TrackedLine, read_lines
@@ -95,8 +96,9 @@ def plan_update(
     known = {each.key: each for each in problems.problems_of(tx.db, Subject.of_reports(name, kind))}
     failed_jobs = failed_jobs_of_wakes(tx, claim)
     open_problems = [each.for_prompt for each in known.values() if each.is_open and each.key not in OWN_KEYS]
-    has_news = result.precheck is not None and result.precheck.source_has_news
-    shown = lines_of_events(result) if lines is None else lines
+    checked = result.precheck
+    has_news = checked is not None and checked.source_has_news
+    shown = read_lines(checked.output, checked.events) if checked and has_news and checked.events else lines
     jobs = failed_jobs | failing_jobs(tx, known.values())
     ended = () if claim.facts.wakes else past_events(known.values(), tx.now)
     look = Look(open_problems, shown, jobs, source_has_news=has_news, ended=ended)
@@ -142,18 +144,12 @@ def _change_of(tx: Transaction, news: News) -> Change | None:
     return Change.REMINDER if is_due else None
 
 
-def save_update(tx: Transaction, update: ReportUpdate) -> list[News]:
-    """Save the problems that have changed. Returns the news about them, with the numbers of new problems."""
-    saved = {each.key: problems.save_problem(tx, each) for each in update.changed}
-    return [replace(news, problem=saved.get(news.problem.key, news.problem)) for news in update.news]
-
-
 def answers_to_close(evidence: Evidence, clear_after: int) -> int:
     """How many answers in a row without a mention end a problem. They are more if this was wrong within the last day."""
     return clear_after << min(evidence.wrongly_closed, MAX_WRONGLY_CLOSED)
 
 
-@dataclass(slots=True)
+@dataclass
 class _Tracker:
     """One run and the problems that its agent reports, while they change."""
 
@@ -171,7 +167,7 @@ class _Tracker:
     has_too_many: bool = False  # openings, within an hour or a day
     is_unreliable: bool = False  # too many openings are not confirmed
 
-    @property
+    @cached_property
     def senders(self) -> frozenset[str]:
         """Who gave the run facts that later runs do not see: jobs, programs over HTTP, and the source of a precheck with news."""
         facts = (wake for wake in self.claim.facts.wakes if wake.source != Trigger.MANUAL and wake.kind is Kind.HEARTBEAT)
@@ -531,12 +527,6 @@ def lines_of_precheck(result: AttemptResult) -> tuple[Line, ...] | None:
     if checked is None or checked.status not in (PrecheckStatus.WORK, PrecheckStatus.UNCHANGED, PrecheckStatus.NOTHING):
         return None
     return () if checked.status is PrecheckStatus.NOTHING else read_lines(checked.output)
-
-
-def lines_of_events(result: AttemptResult) -> tuple[Line, ...] | None:
-    """The lines about events that a source has shown as new. None if there are none, or if its lines are about states."""
-    checked = result.precheck
-    return read_lines(checked.output, checked.events) if checked and checked.source_has_news and checked.events else None
 
 
 def failed_jobs_of_wakes(tx: Transaction, claim: Claim) -> frozenset[str]:

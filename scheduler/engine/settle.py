@@ -302,8 +302,11 @@ def _write_closing(tick: Tick, claim: Claim, closing: Closing) -> EntryRow | Non
 
 def _queue_messages(tick: Tick, claim: Claim, closing: Closing) -> None:
     """Save the problems that the agent reports, queue the messages of a run, and save what its targets are notified of."""
-    tx, message = tick.tx, closing.result.message
-    news = reported_problems.save_update(tx, closing.update) if closing.update else ()
+    tx, message, news = tick.tx, closing.result.message, list[News]()
+    if closing.update is not None:
+        saved = {each.key: problems.save_problem(tx, each) for each in closing.update.changed}
+        # A problem gets its number when it is saved for the first time.
+        news = [replace(each, problem=saved.get(each.problem.key, each.problem)) for each in closing.update.news]
     texts = _text_by_target(tick, closing.result, closing.text_targets, news)
     queued = outbox.queue_run_messages(tx, tick.plan.settings.channels, claim, texts)
     if message:
