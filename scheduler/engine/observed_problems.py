@@ -227,6 +227,8 @@ def _is_late(tick: Tick, message: OutboxMessage) -> bool:
 
 
 def _record_delivery(tick: Tick, outbox_id: int) -> None:
+    if not problems.is_any_unsettled(tick.tx.db):
+        return  # as usual: the message need not be read
     message = outbox.get_message(tick.tx.db, outbox_id)
     problem = problems.find_unsettled(tick.tx.db, Subject.of_target(message.target))
     if problem is None or problem.is_settled:

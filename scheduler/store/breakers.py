@@ -12,7 +12,7 @@ import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from itertools import zip_longest
+from itertools import chain, zip_longest
 
 from heartbeat.slots import stagger_for
 from scheduler.model.circuit import (
@@ -64,12 +64,13 @@ def admit_run(tx: Transaction, planned: PlannedEntries, entry: Entry, run_id: in
     fallback is not probed if the run can call an alternative before it whose breakers are closed. `full` says of the agent itself
     and of each fallback whether its account has no room for a run (empty: all have room): then it is not called, and not probed.
     """
-    if not _open_breakers_of(tx, entry):
+    by_alternative = _open_breakers_by_alternative(tx, entry)
+    if not any(by_alternative):
         return ADMITTED
     probes: list[Circuit] = []
     unavailable: list[str | None] = []
     has_working = False
-    for number, found in enumerate(_open_breakers_by_alternative(tx, entry)):
+    for number, found in enumerate(by_alternative):
         refusing = next((each for each in found if has_working or not _may_probe(tx, planned, each, entry)), None)
         unavailable.append(None if refusing is None else str(refusing))
         if refusing is None and not (full and full[number]):
@@ -115,7 +116,7 @@ def next_call_at(tx: Transaction, entry: Entry, room_at: Sequence[datetime | Non
 
 def first_open_breaker(tx: Transaction, entry: Entry) -> Breaker | None:
     """The first open breaker of a provider or model that this entry uses."""
-    return next(iter(_open_breakers_of(tx, entry)), None)
+    return next(chain.from_iterable(_open_breakers_by_alternative(tx, entry)), None)
 
 
 def own_breaker(tx: Transaction, entry: Entry) -> Breaker | None:
@@ -259,14 +260,11 @@ def _append_turn(turns: tuple[tuple[str, str], ...], key: tuple[str, str]) -> tu
     return (*(each for each in turns if each != key), key)[-MAX_TURNS:]
 
 
-def _open_breakers_of(tx: Transaction, entry: Entry) -> list[Breaker]:
-    """The open breakers of an entry. While none is open, which is usual, the entry's circuits are not worked out."""
-    found = _open_breakers_by_circuit(tx.db)
-    return [found[circuit] for circuit in entry.circuits if circuit in found] if found else []
-
-
 def _open_breakers_by_alternative(tx: Transaction, entry: Entry) -> list[list[Breaker]]:
-    """The open breakers of what the entry calls without a fallback, and with each fallback."""
+    """The open breakers of what the entry calls without a fallback, and with each fallback.
+
+    While none is open, which is usual, the entry's circuits are not worked out.
+    """
     found = _open_breakers_by_circuit(tx.db)
     alternatives = entry.alternatives if found else ((),)
     return [[found[circuit] for circuit in circuits if circuit in found] for circuits in alternatives]
