@@ -21,7 +21,6 @@ from urllib.parse import quote, unquote, urlsplit
 
 import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
-from aiohttp.client_proto import ResponseHandler
 from aiohttp.connector import Connection
 from aiohttp.tracing import Trace
 from yarl import URL
@@ -190,7 +189,8 @@ class HttpClient:
         public_only: bool = False,
     ) -> HttpReply:
         target, pool = parse_url(url), self._current_pool()
-        sent, proxy = request_headers(target, headers), pool.proxy_for(target)
+        found = proxies.proxy_for(target.scheme, target.host, target.url.port or 0, pool.network)
+        sent, proxy = request_headers(target, headers), URL(found) if found else None
         exchange = _Exchange(method, target, sent, body, seconds, self._wait, proxy, is_message, public_only)
         if public_only:
             address_guard.check_literal(target.host) if proxy else address_guard.check_host(target.host)
@@ -316,10 +316,6 @@ class _ConnectionPool:
         )
         return session
 
-    def proxy_for(self, target: RequestUrl) -> URL | None:
-        found = proxies.proxy_for(target.scheme, target.host, target.url.port or 0, self.network)
-        return URL(found) if found else None
-
     @contextmanager
     def in_use(self) -> Iterator[None]:
         """Count a request as a user of this pool."""
@@ -364,12 +360,6 @@ class _Connector(aiohttp.TCPConnector):
                 transport.abort()
         await asyncio.gather(*self._open, return_exceptions=True)
 
-    def _remember(self, protocol: ResponseHandler) -> None:
-        transport, closed = protocol.transport, protocol.closed
-        if closed is not None and transport is not None:
-            self._open[closed] = transport
-            closed.add_done_callback(self._forget)
-
     def _forget(self, closed: asyncio.Future[None]) -> None:
         del self._open[closed]
         if not closed.cancelled():
@@ -379,9 +369,12 @@ class _Connector(aiohttp.TCPConnector):
         connection, exchange = await super().connect(req, traces, timeout), _current_exchange.get()
         if exchange is None or exchange.reused:
             return connection
+        protocol = connection.protocol
+        closed, transport = (protocol.closed, protocol.transport) if protocol is not None else (None, None)
         try:
-            if connection.protocol is not None:
-                self._remember(connection.protocol)
+            if closed is not None and transport is not None:
+                self._open[closed] = transport
+                closed.add_done_callback(self._forget)
             await exchange.wait()
         except BaseException:
             connection.close()
