@@ -378,17 +378,17 @@ def _answer_rules(heartbeat: Agent) -> str:
 def _problems_part(facts: PromptFacts, zone: ZoneInfo) -> PromptPart:
     """The open problems: their keys, severities, times and last texts."""
     shown = facts.problems[:MAX_PROBLEMS]
-    lines = "\n".join(_problem_line(known, zone) for known in shown)
+    lines = []
+    for known in shown:
+        since = f"{known.since.astimezone(zone):%Y-%m-%d %H:%M}"
+        reported = f", reported {known.reported_at.astimezone(zone):%Y-%m-%d %H:%M}" if known.reported_at else ""
+        text = squeeze(known.text, MAX_CONDITION_TEXT)
+        lines.append(f"[{known.label}] {known.severity.value}, since {since}{reported}: {text}")
     left_out = len(facts.problems) - len(shown)
     more = f"\nThere are {left_out} more open problems that do not fit here." if left_out else ""
     lost = (f"{left_out} of {len(facts.problems)} open problems",) if left_out else ()
-    return PromptPart("problems", f"{_OPEN_PROBLEMS}\n{_delimit_data(lines)}{more}", lost)
-
-
-def _problem_line(known: OpenProblem, zone: ZoneInfo) -> str:
-    reported = f", reported {known.reported_at.astimezone(zone):%Y-%m-%d %H:%M}" if known.reported_at else ""
-    since = f"{known.since.astimezone(zone):%Y-%m-%d %H:%M}"
-    return f"[{known.label}] {known.severity.value}, since {since}{reported}: {squeeze(known.text, MAX_CONDITION_TEXT)}"
+    listed = _delimit_data("\n".join(lines))
+    return PromptPart("problems", f"{_OPEN_PROBLEMS}\n{listed}{more}", lost)
 
 
 def _waiting_text(activity: AgentActivity) -> str:
@@ -520,23 +520,19 @@ def _wakes_meta(wakes: tuple[PromptWake, ...], room: int) -> dict[str, object]:
     """As many wakes as fit into so many bytes of JSON, and the number of the others."""
     shown: list[dict[str, object]] = []
     for wake in wakes:
-        shown.append(_wake_meta(wake))
-        room -= _json_size(shown[-1]) + len(", ")
+        data = {
+            "source": squeeze(wake.source, MAX_SENDER),
+            "sender": squeeze(wake.sender, MAX_SENDER),
+            "count": wake.count,
+            "result": squeeze(wake.outcome, MAX_SENDER) if wake.outcome else None,
+            "text": wake.text[-MAX_META_TEXT:],
+        }
+        room -= _json_size(data) + len(", ")
         if room < 0:
-            shown.pop()
             break
+        shown.append(data)
     left_out = len(wakes) - len(shown)
     return {"wakes": shown} | ({"wakes_left_out": left_out} if left_out else {})
-
-
-def _wake_meta(wake: PromptWake) -> dict[str, object]:
-    return {
-        "source": squeeze(wake.source, MAX_SENDER),
-        "sender": squeeze(wake.sender, MAX_SENDER),
-        "count": wake.count,
-        "result": squeeze(wake.outcome, MAX_SENDER) if wake.outcome else None,
-        "text": wake.text[-MAX_META_TEXT:],
-    }
 
 
 def _json_size(data: object) -> int:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta, tzinfo
 from decimal import Decimal
@@ -166,17 +167,13 @@ def _report_events(output: str) -> list[Event]:
 def _parse_json(output: str) -> object:
     """The JSON in the output, None if it is not JSON. JSON lines become a list."""
     start = output.lstrip()[:1]
-    try:
-        return json.loads(output) if start in ("{", "[") else None
-    except (ValueError, RecursionError):
-        return _parse_json_lines(output) if start == "{" else None
-
-
-def _parse_json_lines(output: str) -> list[object]:
-    try:
+    if start not in ("{", "["):
+        return None
+    with suppress(ValueError, RecursionError):
+        return json.loads(output)
+    with suppress(ValueError, RecursionError):
         return [json.loads(line) for line in output.split("\n") if line.strip()]
-    except (ValueError, RecursionError):
-        return []
+    return None
 
 
 def _is_report(event: Event) -> bool:
