@@ -423,9 +423,12 @@ class Daemon:
         """Run one tick; returns the seconds until the next one."""
         again_at = self.engine.tick(read_clocks())
         ping_in = self._pinger.ping_if_due(time.monotonic(), self.engine.plan.settings.deadman if self._server else None)
-        self._start_reload_thread()
+        if self._signals.wants_reload:  # a reload waits for the engine, so this thread must not wait for it
+            self._signals.wants_reload = False
+            threading.Thread(target=self._reload_config, args=("SIGHUP",), name="reload", daemon=True).start()
         self._daily_check.begin_if_due(time.monotonic())
-        self._systemd.report_status(self._status_line())
+        problem = self.engine.health.why_not_working or self.reloader.reload_state.problem
+        self._systemd.report_status(problem or f"{len(self.engine.plan.entries)} agents and jobs")
         watchdog_in = self._systemd.ping_watchdog(time.monotonic())  # only here: if this thread hangs, the pings must stop
         waits = ((again_at - utc_now()).total_seconds(), MAX_SLEEP, ping_in, watchdog_in, self._poll_buttons())
         return min(wait for wait in waits if wait is not None)
@@ -439,11 +442,6 @@ class Daemon:
             executors, submit = self._executors, self.engine.inbox.submit
             self._buttons = listener.make_poller(executors.http, executors.loop, self._wakeup.notify, submit)
         return self._buttons.poll(time.monotonic(), channels) if self._buttons else None
-
-    def _status_line(self) -> str:
-        """The line that `systemctl status` shows: what is wrong, or how much there is to do."""
-        problem = self.engine.health.why_not_working or self.reloader.reload_state.problem
-        return problem or f"{len(self.engine.plan.entries)} agents and jobs"
 
     def _wait_for_runs(self) -> None:
         """Wait for the runs in progress, at most for `shutdown_grace`, then end them. Messages are sent as far as time allows."""
@@ -487,12 +485,6 @@ class Daemon:
         self._lock.release()
         log_event(logging.INFO, "stopped")
         self._systemd.close()
-
-    def _start_reload_thread(self) -> None:
-        """A reload waits for the engine, so the engine's thread must not wait for it."""
-        if self._signals.wants_reload:
-            self._signals.wants_reload = False
-            threading.Thread(target=self._reload_config, args=("SIGHUP",), name="reload", daemon=True).start()
 
     def _reload_config(self, by: str, *, doubt: bool = False) -> None:
         with self._systemd.report_reload(time.monotonic()):

@@ -135,7 +135,14 @@ def charge_of(prices: Mapping[str, Price], reserved: Reservation, result: Attemp
 
     Nothing if the usage is unknown: then the reservation stays charged.
     """
-    return _amount_used(prices, reserved.amount, result, day) - reserved.amount
+    most = reserved.amount
+    if not result.calls:  # unless no call was made, the daemon has made this result, and the usage is unknown
+        return NO_USAGE - most if result.outcome is Outcome.SKIPPED or result.precheck is not None else NO_USAGE
+    parts = [_amount_of_call(prices, most, call, day) for call in result.calls]
+    used = sum((part for part in parts if part is not None), Amount(runs=most.runs))
+    if None in parts or result.outcome is Outcome.ASYNC:  # an asynchronous run is still using tokens
+        used = Amount(max(used.nanos, most.nanos), max(used.tokens, most.tokens), most.runs)
+    return used - most
 
 
 def settle_reservation(tx: Transaction, entry: Entry, reserved: Reservation, charge: Amount) -> None:
@@ -196,16 +203,6 @@ def _largest_shares(tx: Transaction, budget_day: BudgetDay, key: str, used: Spen
     named = [f"{Kind(kind).label_of(name)} {format_amount(amount.of_limit(key))}" for (kind, name), amount in largest]
     rest = used.of_limit(key) - sum(amount.of_limit(key) for _, amount in largest)
     return f"used by {', '.join(named)}" + (f", others {format_amount(rest)}" if len(largest) == MAX_SHARES and rest > 0 else "")
-
-
-def _amount_used(prices: Mapping[str, Price], most: Amount, result: AttemptResult, day: date) -> Amount:
-    if not result.calls:  # unless no call was made, the daemon has made this result, and the usage is unknown
-        return NO_USAGE if result.outcome is Outcome.SKIPPED or result.precheck is not None else most
-    parts = [_amount_of_call(prices, most, call, day) for call in result.calls]
-    known = sum((part for part in parts if part is not None), Amount(runs=most.runs))
-    if None not in parts and result.outcome is not Outcome.ASYNC:  # an asynchronous run is still using tokens
-        return known
-    return Amount(max(known.nanos, most.nanos), max(known.tokens, most.tokens), most.runs)
 
 
 def _amount_of_call(prices: Mapping[str, Price], most: Amount, call: Call, day: date) -> Amount | None:

@@ -131,7 +131,8 @@ def change_entry(tx: Transaction, before: EntryRow, after: EntryRow) -> None:
     An entry's state, schedule and anchor change seldom, and their former values are kept.
     """
     if (before.state, before.schedule_text, before.anchor) != (after.state, after.schedule_text, after.anchor):
-        record_past_state(tx, *before.key, before.state, before.schedule_text, before.anchor)
+        was = {"state": before.state, "pace": before.schedule_text, "anchor": before.anchor}
+        insert_row(tx.db, "former", {"kind": before.kind, "name": before.name, **was, "until_at": tx.now})
     tx.db.change_entry(before, after)
 
 
@@ -174,12 +175,6 @@ class PastState:
 
 
 PAST_STATES = "select *, pace as schedule_text, until_at as until from former"
-
-
-def record_past_state(tx: Transaction, kind: Kind, name: str, state: str, schedule_text: str, anchor: datetime) -> None:
-    """Record the state, schedule and anchor that an entry has had until now."""
-    was = {"kind": kind, "name": name, "state": state, "pace": schedule_text, "anchor": anchor, "until_at": tx.now}
-    insert_row(tx.db, "former", was)
 
 
 def past_states(db: sqlite3.Connection, kind: Kind, name: str) -> list[PastState]:

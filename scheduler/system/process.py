@@ -475,19 +475,15 @@ class _SpawnThreads:
         started: Future[_Spawned] = Future()
         with self._lock:
             if self._unstarted >= self._threads and self._threads < MAX_SPAWN_THREADS:
-                self._add_thread()
+                try:
+                    threading.Thread(target=self._spawn_forever, name="heartbeatd-spawn", daemon=True).start()
+                    self._threads += 1
+                except RuntimeError:  # the machine has no thread left: the existing ones start it later
+                    if not self._threads:
+                        raise
             self._unstarted += 1
         self._requests.put((start, started))
         return started
-
-    def _add_thread(self) -> None:
-        try:
-            threading.Thread(target=self._spawn_forever, name="heartbeatd-spawn", daemon=True).start()
-        except RuntimeError:  # the machine has no thread left: the existing ones start it later
-            if not self._threads:
-                raise
-            return
-        self._threads += 1
 
     def _spawn_forever(self) -> None:
         while True:

@@ -72,10 +72,7 @@ class EventFeed:
         if self._readers and self._loop is not None and not self._is_wakeup_pending:
             self._is_wakeup_pending = True
             with suppress(RuntimeError):  # the loop has been closed
-                self._loop.call_soon_threadsafe(self._schedule_wakeup, self._loop)
-
-    def _schedule_wakeup(self, loop: asyncio.AbstractEventLoop) -> None:
-        loop.call_at(self._woken_at + WAKE_INTERVAL, self._set_readers)
+                self._loop.call_soon_threadsafe(self._loop.call_at, self._woken_at + WAKE_INTERVAL, self._set_readers)
 
     def _set_readers(self) -> None:
         with self._lock:
