@@ -372,11 +372,16 @@ def _compare(
         other = by_source.get(run.id) or after.at(run.key, run.slot, run.trigger)
         if other is not None and other.id in outside.unknown:
             continue
-        verdicts = _verdict(run, past.messages), _verdict(other, messages)
-        if verdicts[0] == verdicts[1]:
+        before, now = _verdict(run, past.messages), _verdict(other, messages)
+        if before == now:
             unchanged += 1
-        else:
-            changed.append(_changed_run(run, *verdicts))
+            continue
+        changed.append(
+            ReplayedRun(
+                kind=run.kind.value, name=run.name, id=run.id, planned_at=run.slot, trigger=run.trigger.value,
+                before=before, after=now,
+            )
+        )  # fmt: skip
     known = [run for run in runs if run.id not in outside.unknown]
     unknown = Counter(run.key for run in runs if run.id in outside.unknown and since <= run.slot < until)
     return Replay(
@@ -413,12 +418,6 @@ def verdict_text(verdict: RunVerdict) -> str:
     if not verdict.messages:
         return says
     return f"{'ran' if verdict.result in ANSWERED else says}, {format_count(verdict.messages, 'message')}"
-
-
-def _changed_run(run: RecordedRun, before: RunVerdict, after: RunVerdict) -> ReplayedRun:
-    return ReplayedRun(
-        kind=run.kind.value, name=run.name, id=run.id, planned_at=run.slot, trigger=run.trigger.value, before=before, after=after
-    )
 
 
 def _totals(

@@ -36,7 +36,7 @@ def choose_problems(
     `known` are the kinds and names of agents, jobs and channels. The daemon is always known. Raises LookupError with a noun for
     an unknown number, or for an unknown name that has no problem either.
     """
-    named_ones = [each for each in found if named is None or named in _names_of(each)]
+    named_ones = [each for each in found if named in (None, each.number, each.subject, each.subject.partition("/")[2])]
     names = {name for subject in (*known, Subject.of_daemon()[:2]) for name in (subject[1], Subject(*subject).label)}
     if named and not named_ones and named not in names:
         raise LookupError(f"problem {named}" if NUMBER.fullmatch(named) else f"agent, job, channel or problem {named!r}")
@@ -46,10 +46,6 @@ def choose_problems(
 def problems_with_key(found: Iterable[answers.Problem], key: str) -> list[answers.Problem]:
     """The problems that are not over and have this key. Case and blanks are ignored."""
     return [each for each in found if each.over is None and comparable_key(each.key) == comparable_key(key)]
-
-
-def _names_of(problem: answers.Problem) -> tuple[str | None, ...]:
-    return problem.number, problem.subject, problem.subject.partition("/")[2]
 
 
 def as_answers(wanted: Iterable[Problem], found: Iterable[Problem], now: datetime) -> list[answers.Problem]:
