@@ -135,37 +135,25 @@ class _Line:
     has_work: bool
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True)
 class _Block:
     """The lines of a list item with everything that belongs to it, or lines without an item.
 
-    `item` are the parts of the first line, if it is an item with something to do. `copy` is how many recurring items before it
-    have the same text.
+    `item` are the parts of the first line, if it is an item with something to do. `hash` identifies a recurring item by its text,
+    and among equal ones by its place; it is empty for others.
     """
 
     lines: list[_Line]
     has_work: bool
     item: ListLine | None
-    copy: int = 0
-
-    @property
-    def is_recurring(self) -> bool:
-        return self.item is not None and self.item.every is not None
-
-    @property
-    def item_hash(self) -> str:
-        """Identifies the item by its text, and among equal ones by its place. Marks, boxes and indentation do not change it."""
-        shown = (line.text for line in self.lines if line.text.strip())
-        bare = (marked.text if (marked := parse_list_line(line)) else line for line in shown)
-        text = "\n".join(" ".join(line.split()) for line in bare) + (f"\0{self.copy}" if self.copy else "")
-        return sha256(text.encode(errors="replace")).hexdigest()
+    hash: str = ""
 
     def is_due(self, slot: datetime, last_prompted: Mapping[str, datetime], *, everything: bool) -> bool:
         if self.item is None or self.item.paused:
             return False
         if self.item.every is None or everything:
             return True
-        last = last_prompted.get(self.item_hash)
+        last = last_prompted.get(self.hash)
         # A time before the last one means that the system clock was set back. Waiting until that time again would take too long.
         return last is None or not last <= slot < last + self.item.every
 
@@ -190,13 +178,13 @@ class _Section:
 
     def due_blocks(self, slot: datetime, last_prompted: Mapping[str, datetime], *, everything: bool) -> list[_Block]:
         """The blocks that go into the prompt: the due items, and the other text if there is a due item."""
-        due = {block for block in self.blocks if block.is_due(slot, last_prompted, everything=everything)}
+        kept = [each for each in self.blocks if not each.item or each.is_due(slot, last_prompted, everything=everything)]
+        due = [block for block in kept if block.item]
         if not due and any(block.item for block in self.blocks):
             return []
         # Due items are sorted within their own positions, so that the text between them stays where it is.
-        in_order = (block for block in self.blocks if block in due)
-        ordered = iter(sorted(in_order, key=lambda block: block.item.priority if block.item else NORMAL))
-        return [next(ordered) if block in due else block for block in self.blocks if block in due or not block.item]
+        ordered = iter(sorted(due, key=lambda block: block.item.priority if block.item else NORMAL))
+        return [next(ordered) if block.item else block for block in kept]
 
 
 class Checklist:
@@ -255,7 +243,7 @@ class Checklist:
             if any(has_work[place:end]):  # a heading is included if something below it is
                 lines += section.heading
                 lines += (line for block in due[place] for line in block.lines_for_agent())
-        prompted = frozenset(block.item_hash for blocks in due for block in blocks if block.is_recurring)
+        prompted = frozenset(block.hash for blocks in due for block in blocks if block.hash)
         selection = Selection("\n".join(lines).strip("\n"), any(has_work), prompted, self._recurring_items, self.remarks)
         if not self._recurring_items:
             self._constant_selection = selection
@@ -270,17 +258,17 @@ class Checklist:
                 sections.append(_Section(lines[0].level, [lines[0].text], []))
             else:
                 has_work = any(line.has_work for line in lines)
-                block = _Block(lines, has_work, lines[0].item if has_work else None)
-                if block.is_recurring:
-                    text = block.item_hash
-                    block, seen[text] = replace(block, copy=seen[text]), seen[text] + 1
-                sections[-1].blocks.append(block)
+                item, key = lines[0].item if has_work else None, ""
+                if item is not None and item.every is not None:
+                    text = _text_of_item(lines)
+                    key = sha256((f"{text}\0{seen[text]}" if seen[text] else text).encode(errors="replace")).hexdigest()
+                    seen[text] += 1
+                sections[-1].blocks.append(_Block(lines, has_work, item, key))
         return sections
 
     @cached_property
     def _recurring_items(self) -> frozenset[str]:
-        blocks = (block for section in self._sections for block in section.blocks)
-        return frozenset(block.item_hash for block in blocks if block.is_recurring)
+        return frozenset(block.hash for section in self._sections for block in section.blocks if block.hash)
 
 
 @lru_cache(maxsize=16)
@@ -295,6 +283,13 @@ def count_boxes(*texts: str) -> Progress:
     lines = (line for text in texts for line in parse_checklist(text).lines if line.item and line.item.text)
     boxes = [line.item.box for line in lines if line.item and (line.is_open or line.item.box == "[x]")]
     return Progress(boxes.count("[ ]"), boxes.count("[x]"))
+
+
+def _text_of_item(lines: Iterable[_Line]) -> str:
+    """The words of an item, which marks, boxes and indentation do not change."""
+    shown = (line.text for line in lines if line.text.strip())
+    bare = (marked.text if (marked := parse_list_line(line)) else line for line in shown)  # also in a block of code
+    return "\n".join(" ".join(text.split()) for text in bare)
 
 
 def _unreadable_mark(item: ListLine) -> str | None:
