@@ -171,7 +171,8 @@ def judge_answer(answer: str, ok_match: OkMatch, ack_max_chars: int) -> Verdict:
         return _alert_verdict(rest)
     if ok_match == "anywhere" and _has_token(pieces):
         return Verdict("ok", Suppression.HEARTBEAT_OK, "")
-    if (head or tail) and _text_length(rest) <= ack_max_chars:
+    inner = _strip_pieces(rest, _BLANK | {_PieceKind.WRAP, _PieceKind.MARK})
+    if (head or tail) and len(_join_text(inner)) <= ack_max_chars:
         return Verdict("ok", Suppression.SHORT_REMAINDER, _join_text(rest))
     return _alert_verdict(rest)
 
@@ -241,7 +242,7 @@ def _pieces_between_edges(pieces: Sequence[_Piece], head: int, tail: int) -> Seq
     """The pieces without the tokens at both ends and what belongs to them."""
     front = len(pieces) - len(_drop_after_token(pieces[head:])) if head else 0
     back = len(_drop_before_token(pieces[front : len(pieces) - tail])) + front if tail else len(pieces)
-    rest = _trim_blanks(pieces[front:back])
+    rest = _strip_pieces(pieces[front:back], _BLANK)
     if not tail and _opens_wrapping(pieces[:front]):
         rest = _drop_leading(rest[::-1], {_PieceKind.WRAP})[::-1]
     if not head and _opens_wrapping(pieces[back:]):
@@ -273,14 +274,9 @@ def _drop_leading(pieces: Sequence[_Piece], kinds: set[_PieceKind] | frozenset[_
     return pieces[start:]
 
 
-def _trim_blanks(pieces: Sequence[_Piece]) -> Sequence[_Piece]:
-    return _drop_leading(_drop_leading(pieces, _BLANK)[::-1], _BLANK)[::-1]
-
-
-def _text_length(pieces: Sequence[_Piece]) -> int:
-    """The number of code points inside the wrapping."""
-    wrapping = _BLANK | {_PieceKind.WRAP, _PieceKind.MARK}
-    return len(_join_text(_drop_leading(_drop_leading(pieces, wrapping)[::-1], wrapping)[::-1]))
+def _strip_pieces(pieces: Sequence[_Piece], kinds: frozenset[_PieceKind]) -> Sequence[_Piece]:
+    """The pieces without those of these kinds at both ends."""
+    return _drop_leading(_drop_leading(pieces, kinds)[::-1], kinds)[::-1]
 
 
 def _raises_alarm(pieces: Sequence[_Piece]) -> bool:
@@ -294,4 +290,4 @@ def _join_text(pieces: Sequence[_Piece]) -> str:
 
 
 def _alert_verdict(pieces: Sequence[_Piece]) -> Verdict:
-    return Verdict("alert", None, _join_text(_trim_blanks(pieces)))
+    return Verdict("alert", None, _join_text(_strip_pieces(pieces, _BLANK)))
