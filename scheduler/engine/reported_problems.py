@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import cached_property
@@ -25,8 +25,7 @@ from scheduler.store.transaction import Transaction
 
 MAX_OPEN = 200  # open problems that an agent reports; further findings are counted in one problem of their own
 LOOKS_WITHOUT_LINES = 2  # in a row, after which a problem whose lines are gone is over
-RETURN_TIME = timedelta(days=1)  # a problem whose line comes back so soon is the same as before
-MEMORY_TIME = timedelta(days=1)  # an agent that mentions so soon a problem whose lines are gone may only remember it
+RETURN_TIME = timedelta(days=1)  # so soon after its end, a problem with the same line is the same, and an agent may remember it
 WRONG_END_TIME = timedelta(days=1)  # a problem that opens again so soon was not over
 MAX_ALIASES = 20  # other keys of a problem that are remembered
 MAX_WRONGLY_CLOSED = 3  # each doubles the number of answers without a mention that end the problem
@@ -382,8 +381,7 @@ class _Tracker:
 
     def _gone_problem(self, finding: Finding) -> Problem | None:
         """The problem with the key of a finding that ended within a day, because its lines were gone."""
-        recent = (each for each in self.known.values() if each.over_at and each.over_at > self.now - MEMORY_TIME)
-        gone = (each for each in recent if each.ended_by is EndedBy.GONE and not self.now_known[each.key].is_open)
+        gone = (each for each in self._ended_lately() if each.ended_by is EndedBy.GONE)
         return next((each for each in gone if each.for_prompt.has_key(finding.key)), None)
 
     def _leave_out(self, finding: Finding) -> None:
@@ -400,9 +398,12 @@ class _Tracker:
 
     def _returning(self, line: Line) -> Problem | None:
         """The problem that ended within a day and had this line, with the same figures, or was about this event."""
-        ended = [each for each in self.known.values() if each.over_at and each.over_at > self.now - RETURN_TIME]
-        found = (each for each in ended if not self.now_known[each.key].is_open)
-        return next((each for each in found if line.form in each.for_prompt.forms), None)
+        return next((each for each in self._ended_lately() if line.form in each.for_prompt.forms), None)
+
+    def _ended_lately(self) -> Iterator[Problem]:
+        """The problems that ended within a day, and that this run has not opened again."""
+        ended = (each for each in self.known.values() if each.over_at and each.over_at > self.now - RETURN_TIME)
+        return (each for each in ended if not self.now_known[each.key].is_open)
 
     def _closed_event(self, line: Line | None, finding: Finding) -> Problem | None:
         """The problem about the event of a line that a user has closed: a failed run shows it again. None if it is worse now."""
