@@ -237,15 +237,8 @@ def print_messages(limit: int, source: Source) -> None:
     """Print the messages that are not delivered."""
     with source.open() as db:
         found = list(list_messages(db))
-    more = max(0, len(found) - limit)
-    empty = "there are no undelivered messages"
-    output.print_list(
-        found[:limit], source.form, _message_columns(output.utc_now()), empty=empty, more=more, details=_message_details
-    )
-
-
-def _message_columns(now: datetime) -> list[output.Column[answers.QueuedMessage]]:
-    return [
+    now, more = output.utc_now(), max(0, len(found) - limit)
+    columns: list[output.Column[answers.QueuedMessage]] = [
         output.Column("ID", lambda each: f"{each.id}" + (f" {each.part}/{each.parts}" if each.parts > 1 else "")),
         output.Column("AGE", lambda each: abbreviate_duration(now - each.created_at)),
         output.Column("NAME", output.entry_label),
@@ -255,6 +248,8 @@ def _message_columns(now: datetime) -> list[output.Column[answers.QueuedMessage]
         output.Column("NEXT TRY", lambda each: output.format_short_time(each.next_try_at, now)),
         output.Column("RUN", lambda each: str(each.run or "-")),
     ]
+    empty = "there are no undelivered messages"
+    output.print_list(found[:limit], source.form, columns, empty=empty, more=more, details=_message_details)
 
 
 def _message_details(each: answers.QueuedMessage) -> list[str]:
