@@ -21,9 +21,12 @@ async def send(channel: Channel, message: Message, context: SendContext) -> Deli
     If the channel has a secret, the request is signed. The receiver can recognise a repeat by the Idempotency-Key header, which
     is the message's key.
     """
+    planned_at = message.planned_at.astimezone(UTC).isoformat().replace("+00:00", "Z")
+    own = {each.name: getattr(message, each.name) for each in fields(Message)}  # a queued message has fields of its own
+    text = prefixed_text(channel, message)
     answer = await post_json(
         channel_url(channel),
-        _body(channel, message),
+        own | {"planned_at": planned_at, "text": text, "agent": message.name, "host": channel.host},
         context.http,
         allow_private=channel.allow_private,
         seconds=context.seconds,
@@ -31,13 +34,6 @@ async def send(channel: Channel, message: Message, context: SendContext) -> Deli
         sign=partial(_signature, channel, context.now) if channel.signing_secret else None,
     )
     return answer if isinstance(answer, DeliveryResult) else result_of_status(answer)
-
-
-def _body(channel: Channel, message: Message) -> dict[str, object]:
-    planned_at = message.planned_at.astimezone(UTC).isoformat().replace("+00:00", "Z")
-    text = prefixed_text(channel, message)
-    own = {each.name: getattr(message, each.name) for each in fields(Message)}  # a queued message has fields of its own
-    return own | {"planned_at": planned_at, "text": text, "agent": message.name, "host": channel.host}
 
 
 def _signature(channel: Channel, now: datetime, body: bytes) -> dict[str, str]:

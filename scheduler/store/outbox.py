@@ -396,7 +396,12 @@ def record_delivery(tx: Transaction, message: OutboxMessage, receipt: str = "") 
     if receipt:
         tx.db.execute("update outbox set receipt = ? where id = ?", (receipt, message.id))
     _end_message(tx, message, DeliveryState.DELIVERED, None)
-    restart_dedup_window(tx, message.channel, message.run_id, message.notice)
+    # The window begins at the delivery of the last part, even if that part had been given up before.
+    tx.db.execute(
+        'update digest set until_at = ? + "window" where outbox_id in (select max(id) from outbox where channel = ?'
+        " and run_id = ? and notice is not distinct from ? having count(*) filter (where state in ('dead', 'dropped')) = 0)",
+        (to_millis(tx.now), message.channel, message.run_id, message.notice),
+    )
 
 
 def retry_delay(attempts: int) -> timedelta:
@@ -954,15 +959,6 @@ def record_text(tx: Transaction, entry: Entry, target: Target, message: str, out
         until, window = tx.now + entry.dedup_window, entry.dedup_window // MILLISECOND
         sent = {"outbox_id": outbox_id, "until_at": until, "window": window}
         replace_row(tx.db, "digest", {**key, "hash": entry.message_digest(message)}, sent)
-
-
-def restart_dedup_window(tx: Transaction, channel: str, run_id: int, notice: str | None) -> None:
-    """Start the window of a text at the delivery of its last part, even if that part had been given up before."""
-    tx.db.execute(
-        'update digest set until_at = ? + "window" where outbox_id in (select max(id) from outbox where channel = ?'
-        " and run_id = ? and notice is not distinct from ? having count(*) filter (where state in ('dead', 'dropped')) = 0)",
-        (to_millis(tx.now), channel, run_id, notice),
-    )
 
 
 def delete_text(tx: Transaction, channel: str, run_id: int, notice: str | None) -> None:
