@@ -58,7 +58,9 @@ async def call_agent(run: AgentRequest, runner: CommandRunner, start: StartProce
     stdin = run.prompt.encode(errors="replace")
     own_end = run.timeout if run.ends_itself else None
     ended = await start(argv, stdin=stdin, env=env, cwd=run.workspace, keep=MAX_REPORT, keep_tail=True, timeout=own_end)
-    redactor, text = redactor_for_env(own), _output_text(ended)
+    redactor, text = redactor_for_env(own), ended.output.decode(errors="replace")
+    if ended.truncated:  # only whole lines: a stream of events has its report in the last line
+        text = text.partition("\n")[2]
     report = parse_report(text, redactor, _usd_limit(run) if runner.claude else "")
     error = error_of_process(ended, run.timeout, redactor, with_output=report is None)
     if error is None:
@@ -117,12 +119,6 @@ def _plain_answer(ended: ProcessResult, text: str, redactor: Redactor) -> Answer
     if unreadable * 10 > len(text):
         return Answer(failure=Failure.BAD_ANSWER, error=f"the answer is not text: {len(ended.output)} bytes of binary output")
     return Answer(text=clean_text(redactor.redact(text)))
-
-
-def _output_text(ended: ProcessResult) -> str:
-    """The output. If its beginning was cut off, only whole lines: a stream of events has its report in the last line."""
-    text = ended.output.decode(errors="replace")
-    return text.partition("\n")[2] if ended.truncated else text
 
 
 def parse_report(output: str, redactor: Redactor, usd_limit: str = "") -> Answer | None:

@@ -53,7 +53,7 @@ def log_event(level: int, word: str, /, *, error: BaseException | None = None, *
 
 def quote_value(value: object) -> str:
     """A value as one safe word: escaped (control, ANSI and bidi characters), quoted if it has blanks, cut at 2,000 characters."""
-    known = _format_time(value, _zone) if isinstance(value, datetime) else _as_json(value)
+    known = _as_json(value, _zone)
     text = _escape_text(known if isinstance(known, str) else json.dumps(known))
     if text and not _NEEDS_QUOTES.search(text):
         return text
@@ -106,25 +106,21 @@ def _format_time(moment: datetime, zone: tzinfo) -> str:
     return moment.astimezone(zone).isoformat().replace("+00:00", "Z")
 
 
-def _as_json(value: object) -> str | int | float | bool:
+def _as_json(value: object, zone: tzinfo = UTC) -> str | int | float | bool:
     if isinstance(value, Enum):
-        return _as_json(value.value)
+        return _as_json(value.value, zone)
     if isinstance(value, bool | int | float):
         return value
     if isinstance(value, datetime):
-        return _format_time(value, UTC)
+        return _format_time(value, zone)
     if isinstance(value, timedelta):
         return value.total_seconds()
-    return _shorten_value(value if isinstance(value, str) else str(value))
-
-
-def _shorten_value(text: str) -> str:
+    text = value if isinstance(value, str) else str(value)
     over = len(text) - MAX_VALUE_LENGTH
     if over <= 0:
         return text
-    if isinstance(text, _TextCutInFront):
-        return f"({over} more)..." + text[over:]
-    return text[:MAX_VALUE_LENGTH] + f"...({over} more)"
+    is_end_kept = isinstance(text, _TextCutInFront)
+    return f"({over} more)...{text[over:]}" if is_end_kept else f"{text[:MAX_VALUE_LENGTH]}...({over} more)"
 
 
 # structlog's logfmt leaves carriage returns, ANSI codes, U+2028, direction marks and lone surrogates as they are, so an answer
