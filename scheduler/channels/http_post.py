@@ -6,12 +6,12 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from heartbeat.runners.call_errors import MAX_RETRY_AFTER, CallError, parse_retry_after, status_phrase
 from heartbeat.runners.redaction import Redactor
 from heartbeat.words import squeeze
+from scheduler import __version__
 from scheduler.model.message import DeliveryResult
 from scheduler.model.settings import Channel
 from scheduler.net.address_guard import AddressRefused
@@ -67,7 +67,7 @@ async def post_json(
         host = parse_url(url).host
     except CallError as error:
         return DeliveryResult("dead", str(error))
-    sent = {"user-agent": f"heartbeatd/{_our_version()}"} | dict(headers or {})
+    sent = {"user-agent": f"heartbeatd/{__version__}"} | dict(headers or {})
     body = json.dumps(content).encode()
     if sign is not None:
         sent |= sign(body)
@@ -109,13 +109,3 @@ def wait_from_seconds(value: object) -> timedelta | None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
         return None
     return timedelta(seconds=min(value, MAX_RETRY_AFTER))
-
-
-@cache
-def _our_version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("heartbeatd")
-    except PackageNotFoundError:  # run from a checkout
-        return "dev"
