@@ -394,7 +394,7 @@ class Answers:
             finding, problem = self._finding_of(group), group.topic.problem
             if not group.topic.is_known and not group.is_confirmed and not finding.resolved:
                 unconfirmed.append(finding)
-            elif problem is not None and len(group.said) > 1 and self._rises_without_evidence(group):
+            elif problem is not None and group.is_confirmed and self._rises_without_evidence(group):
                 kept.append(replace(finding, severity=problem.severity))
             else:
                 kept.append(finding)

@@ -369,9 +369,9 @@ class _Connector(aiohttp.TCPConnector):
         connection, exchange = await super().connect(req, traces, timeout), _current_exchange.get()
         if exchange is None or exchange.reused:
             return connection
-        protocol = connection.protocol
-        closed, transport = (protocol.closed, protocol.transport) if protocol is not None else (None, None)
         try:
+            protocol = connection.protocol
+            closed, transport = (protocol.closed, protocol.transport) if protocol is not None else (None, None)
             if closed is not None and transport is not None:
                 self._open[closed] = transport
                 closed.add_done_callback(self._forget)
