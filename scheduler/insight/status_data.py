@@ -245,7 +245,7 @@ def _present_failures(row: sqlite3.Row, own: Sequence[Problem], causes: Mapping[
         times=problem.count,
         why=problem.found.reason,
         since=problem.since,
-        told_at=None if awaits else told_at,
+        told_at=told_at,
         **({"held_back_for": json.loads(awaits)} if awaits else {}),
     )
 

@@ -25,8 +25,8 @@ select {", ".join(f"entry.{column}" for column in entries.COLUMNS)},
   last.state as run_state, last.outcome as run_result, {WHY} as run_why, last.suppression as run_suppression,
   last.started_at as run_started_at, last.finished_at as run_finished_at, last.error as run_error, last.worker as run_worker,
   last.repeats as run_repeats,
-  (select awaits from outbox where entry.kind = 'cron' and outbox.name = entry.name and awaits is not null and state = 'pending'
-    limit 1) as failing_awaits,
+  (select awaits from outbox where entry.kind = 'cron' and outbox.kind = entry.kind and outbox.name = entry.name
+    and awaits is not null and awaits <> '[]' and state = 'pending' order by id limit 1) as failing_awaits,
   (select count(*) from wake where wake.kind = entry.kind and wake.name = entry.name and wake.state = 'waiting') as wakes
 from entry left join run as last on last.id =
   (select id from run where run.kind = entry.kind and run.name = entry.name order by id desc limit 1)
