@@ -7,8 +7,9 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from heartbeat.findings import Severity
-from scheduler.engine.problem_rules import News, after_end, after_symptom, news_of
-from scheduler.model.problem import Acknowledgement, Problem, State, Subject, Symptom
+from scheduler.engine.problem_rules import News, after_end, after_removal, after_symptom, news_of
+from scheduler.engine.reported_problems import answers_to_close
+from scheduler.model.problem import Acknowledgement, Evidence, Problem, State, Subject, Symptom
 from scheduler.model.settings import Target
 
 START = datetime(2026, 3, 2, 8, tzinfo=UTC)
@@ -67,6 +68,8 @@ def test_each_rule_of_problems_decides_which_messages_are_sent() -> None:
         ("if it is critical, after six hours", [(0, "critical x"), (5, "critical x"), (6, "critical x")], ["0 opened", "6 reminder"]),
         ("it gets worse", [(0, "info x"), (1, "warning x"), (2, "critical x"), (3, "warning x"), (4, "critical x")],
          ["0 opened", "1 worse", "2 worse"]),
+        ("after a reminder of less, it is no worse than once before",
+         [(0, "critical x"), (24, "warning x"), (25, "critical x")], ["0 opened", "24 reminder"]),
         ("another error is sent once", [(0, "warning x"), (1, "warning y"), (2, "warning x"), (3, "warning y")], ["0 opened", "1 other"]),
         ("of many errors, five are sent", [(each / 10, f"warning {each}") for each in range(20)],
          ["0 opened", "0.1 other", "0.2 other", "0.3 other", "0.4 other"]),
@@ -85,6 +88,7 @@ def test_each_rule_of_problems_decides_which_messages_are_sent() -> None:
     ]  # fmt: skip
     for rule, looks, messages in table:
         assert played(looks) == messages, rule
+    assert played([(0, "critical x"), (1, "critical x")], remind=timedelta(hours=1)) == ["0 opened", "1 reminder"]
 
 
 def test_a_problem_opens_when_it_was_found_often_enough_in_a_row() -> None:
@@ -199,3 +203,15 @@ def test_a_problem_has_one_state_at_a_time() -> None:
     assert unstable.state(START + DAY) is State.OPEN, "the openings are a day ago"
     assert replace(acked, found=_finding("critical x")).state(START) is State.OPEN, "it is worse than what was acknowledged"
     assert replace(unstable, acknowledgement=acked.acknowledgement).state(START) is State.ACKNOWLEDGED
+
+
+def test_an_acknowledgement_lasts_over_a_removal_of_a_day_however_old_the_problem_is() -> None:
+    opened = after_symptom(None, OPS, _finding("warning x"), START)
+    acked = replace(opened, acknowledgement=Acknowledgement(START, WARNING, "ann"))
+    away = after_removal(acked, START + 9 * DAY)
+    found = [after_symptom(away, OPS, _finding("warning x"), START + 10 * DAY + timedelta(hours=hours)) for hours in (0, 1)]
+    assert [each.acknowledgement for each in found] == [acked.acknowledgement, None]
+
+
+def test_each_time_that_it_was_wrong_to_end_a_problem_doubles_the_answers_that_end_it_up_to_three_times() -> None:
+    assert [answers_to_close(Evidence(wrongly_closed=times), 2) for times in range(6)] == [2, 4, 8, 16, 16, 16]

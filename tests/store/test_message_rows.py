@@ -11,8 +11,8 @@ from typing import Any
 from heartbeat_specs import AGENT
 from world import utc
 
-from scheduler.model.entry import HeartbeatEntry
-from scheduler.model.outcome import DeliveryState
+from scheduler.model.entry import Claim, HeartbeatEntry, OpenRun
+from scheduler.model.outcome import DeliveryState, Trigger
 from scheduler.model.settings import Target
 from scheduler.model.timestamps import from_millis, to_optional_millis
 from scheduler.store import outbox
@@ -50,6 +50,10 @@ def add(
 
 def claimed(tx: Transaction, at_once: int = 9, share: int = 9, **busy: int) -> list[int]:
     return [each.id for each in outbox.claim_due_messages(tx, at_once, share, Counter(busy))]
+
+
+def claim_of(run: int) -> Claim:
+    return Claim(OPS, OpenRun(run, "running", at(run), Trigger.MANUAL, 1, 0, 1, "boot1", at(run)))
 
 
 def test_a_part_waits_only_for_earlier_parts_of_the_same_message_in_the_same_channel(tx: Transaction) -> None:
@@ -106,7 +110,8 @@ def test_delayed_notifications_are_those_for_agents_and_of_one_job_or_of_all(tx:
 def test_texts_that_are_sent_together_arrive_with_the_common_message(tx: Transaction) -> None:
     parts = [add(tx, part=1, parts=2, awaits="[]"), add(tx, part=2, parts=2, awaits="[]")]
     repeated = add(tx, run=0, notice=f"again {parts[1]} after reply 8", awaits="[]")
-    other, common = add(tx, run=3), add(tx, run=0, notice="hours")
+    other, common = add(tx, run=3), add(tx, run=0, notice="hours", error="busy")
+    outbox.record_text(tx, OPS, PHONE, "disk full", parts[1])
     held = outbox.hours_begun(tx.db, EIGHT)
     outbox.merge_held(tx, held, common)
     for number, message in ((1, parts[1]), (2, repeated)):
@@ -119,11 +124,27 @@ def test_texts_that_are_sent_together_arrive_with_the_common_message(tx: Transac
     outbox.record_delivery(tx, outbox.get_message(tx.db, common))
     states = [outbox.find_message(tx.db, each) for each in (*parts, repeated, common, other)]
     assert [each and each[1] for each in states] == [DELIVERED] * 4 + [PENDING]
+    assert outbox.get_message(tx.db, common).error is None
+    assert outbox.last_message_with_text(tx, OPS, PHONE, "disk full") == common
+    outbox.mark_message_dead(tx, outbox.get_message(tx.db, common), "refused")
+    outbox.record_run_text(tx, claim_of(8), "disk full", {PHONE: add(tx, run=8, minute=9)})
+    found = outbox.find_message(tx.db, common)
+    assert (found and found[1]) == DEAD, "it has other texts, too"
     outbox.mark_message_dead(tx, outbox.get_message(tx.db, other), "refused")
     tx.db.execute("update outbox set merged_into = ? where id = ?", (common, other))
     outbox.resend_message(tx, outbox.get_message(tx.db, other))
     assert claimed(tx) == [other]
     assert tx.db.execute("select finished_at from outbox where id = ?", (other,)).fetchone()[0] is None
+
+
+def test_a_run_has_one_message_for_each_channel(tx: Transaction) -> None:
+    queued_for = [
+        [*outbox.queue_run_messages(tx, {}, claim_of(1), dict.fromkeys(each, "x"))] for each in ([PHONE], [PHONE, MAIL])
+    ]
+    assert queued_for == [[PHONE], [MAIL]]
+    about, notice = outbox.origin_of_claim(claim_of(1)), "opened p1"
+    queued = [outbox.queue_notice(tx, {}, about, notice, "x", (target,))[target] for target in (PHONE, PHONE, MAIL)]
+    assert queued[0] == queued[1] != queued[2], "two recipients may have one substitute"
 
 
 def test_a_message_is_one_text_of_its_parts_in_order_for_each_recipient(tx: Transaction) -> None:

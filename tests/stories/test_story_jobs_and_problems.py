@@ -20,6 +20,7 @@ from heartbeatd.verbs import HoldLock, Mute, NoteActivity, Pause, ReportResult
 from scheduler.cli.main import main
 from scheduler.engine.delivery import Delivery
 from scheduler.engine.effects import VerbRequest
+from scheduler.insight.status_data import read_status
 from scheduler.model.events import MessageMoved
 from scheduler.model.message import DeliveryResult
 from scheduler.model.outcome import Kind
@@ -495,6 +496,8 @@ def test_each_recipient_is_notified_by_the_agent_or_at_once(make_world: MakeWorl
     )
     world.run_until("2026-03-02 03:30")
     assert channels == [("room", FAILURE)]
+    job = read_status(world.store.connection, world.clock.now).as_data()["entries"][-1]["failing"]
+    assert (job["told_at"], job["held_back_for"]) == ("2026-03-02T03:00:00Z", ["ops"])
     world.reload(text.replace("deliver: phone, }", later + "}") if later else text)
     world.run_until("2026-03-02 12:00")
     assert channels == [("room", FAILURE), ("phone", REPORT)]

@@ -168,6 +168,17 @@ def test_a_mute_until_something_changes_lasts_while_a_text_that_is_never_a_dupli
     assert sent(world) == ["The disk is full."] * 2
 
 
+def test_a_mute_until_something_changes_knows_all_texts_of_late(make_world: MakeWorld) -> None:
+    disk, mail = "The disk is full.", "The mail is late."
+    world = begin(make_world, disk, mail, "The cert ends.", mail, disk, "The zone is old.")
+    world.run(hours=2)
+    mute(world, until_changed=True)
+    world.run(hours=2)
+    assert shown(world) is not None
+    world.run(hours=1)
+    assert (shown(world), sent(world)[-1]) == (None, "The zone is old.")
+
+
 def test_a_second_mute_counts_on_from_the_runs_of_the_first(make_world: MakeWorld) -> None:
     world = begin(make_world, "[disk] 92 %", "[mail] 4 letters", "[mail] 5 letters", "[cert] ends")
     mute(world, hours=10)
@@ -175,6 +186,10 @@ def test_a_second_mute_counts_on_from_the_runs_of_the_first(make_world: MakeWorl
     mute(world)
     world.run(hours=2)
     assert world.request(VerbRequest(Unmute(), OPS)).held == 3
+    mute(world, hours=0.25)
+    world.run(minutes=20)
+    mute(world)
+    assert world.request(VerbRequest(Unmute(), OPS)).held == 0, "the one before was over"
 
 
 def test_a_mute_survives_a_restart(make_world: MakeWorld) -> None:

@@ -743,6 +743,16 @@ def test_a_channel_that_takes_no_message_for_an_hour_is_reported_on_another_one_
     assert len(world.calls) == 1
 
 
+def test_a_message_that_waits_is_reported_although_its_channel_has_taken_another_one_more_than_an_hour_ago(
+    make_world: MakeWorld,
+) -> None:
+    world = make_world(HOOKS + agent(deliver="hook"), send=lambda each: BUSY if each.message.text == "first" else TAKEN)
+    world.scripts["ops"] = lambda call: {1: "first", 2: "second"}.get(len(world.calls), "HEARTBEAT_OK")
+    world.run(hours=3)
+    reported = [f"{at:%H:%M} {text.partition(' (')[0]}" for at, _, text in world.delivered if "undelivered" in text]
+    assert reported == ["10:36 CRITICAL channel hook undelivered: busy"]
+
+
 def test_a_pending_notification_does_not_delay_a_message_on_the_same_channel(make_world: MakeWorld) -> None:
     channels = "channels: {guild: {url: 'discord://42/abc', prefix: none}}\n"
     world = make_world(channels + agent(deliver="guild", retries="0", problems="{after: 1}"))

@@ -207,3 +207,22 @@ def test_a_result_is_as_long_as_its_bytes(make_world: MakeWorld) -> None:
         world.run(minutes=1)
         world.request(VerbRequest(ReportResult(text="é" * (MAX_ANSWER // 2 + 1)), world.records()[0]["id"]))
     assert world.history()[1:] == ["03-02 08:00 result failed bad_answer"]
+
+
+def test_a_changed_interval_counts_from_the_last_slot_and_not_from_a_woken_run_after_it(make_world: MakeWorld) -> None:
+    world = make_world(CONFIG.replace("interval: 1d", "interval: 1h"))
+    world.run(minutes=20)
+    world.wake("ops", "look")
+    world.run(minutes=1)
+    world.reload(CONFIG.replace("interval: 1d", "interval: 30m"))
+    world.run(minutes=30)
+    assert [f"{call.at:%H:%M}" for call in world.calls if call.name == "ops"] == ["08:00", "08:20", "08:30"]
+
+
+def test_of_two_jobs_that_follow_one_the_second_starts_although_the_first_is_disabled(make_world: MakeWorld) -> None:
+    follower = "{after: backup, command: check}"
+    more = f"  first: {follower.replace('}', ', enabled: false}')}\n  second: {follower}\n"
+    world = make_world(CONFIG + more)
+    world.run_job("backup")
+    world.run(minutes=1)
+    assert [call.name for call in world.calls if call.name in ("backup", "first", "second")] == ["backup", "second"]

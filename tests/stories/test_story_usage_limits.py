@@ -210,7 +210,8 @@ def test_the_runs_of_an_account_are_spread_before_its_limit(make_world: MakeWorl
 
 def test_the_limit_of_an_account_counts_runs_whose_records_would_be_deleted_otherwise(make_world: MakeWorld) -> None:
     spread = SPREAD.replace("per 2h", "per 20h")
-    yaml = CONFIG.replace("argv: [claude, -p]", spread).replace("argv: [/opt/bin/claude, -p]", spread)
+    other = spread.replace("3 per 20h", "9 per 1h")
+    yaml = CONFIG.replace("argv: [claude, -p]", spread).replace("argv: [/opt/bin/claude, -p]", other)
     world = make_world("history: {runs: 4}\n" + yaml)
     world.run(hours=19)
     assert len([call for call in world.calls if call.name != "own"]) == 3
