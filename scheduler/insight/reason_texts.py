@@ -10,7 +10,7 @@ from heartbeat.words import format_count
 from heartbeatd.answers import BreakerStatus, FrozenTime, RunNotice
 from scheduler.model.circuit import EVERY_MODEL, Circuit
 from scheduler.model.levels import Level, level_of, level_of_run
-from scheduler.model.outcome import ANSWERED, DeliveryState, Outcome, Reason, Skip, Suppression
+from scheduler.model.outcome import ANSWERED, DeliveryState, Outcome, Reason, Skip, Suppression, Trigger
 from scheduler.model.wake import RejectedBecause
 from scheduler.store import outbox
 from scheduler.store.boots import STOPPED
@@ -145,12 +145,17 @@ Clock = Callable[[datetime], str]  # shows a time as its reader expects it
 
 
 def rejected_wakes_text(rejected: RejectedWakes, at: Clock, *, of_job: bool) -> str:
-    """How many wakes were rejected, since when and why. `of_job`: the reader asks for the job that sent them."""
+    """How many wakes were rejected, since when and why. `of_job`: the reader asks for the job that sent them.
+
+    Of several wakes that no job has sent, only the sender of the last one is on record.
+    """
     sender = f"{rejected.sender} ({rejected.source})" if rejected.sender else rejected.source
-    whose = f"of agent/{rejected.agent}" if of_job else f"by {sender}"
-    since = at(rejected.first_at)
-    when = f"was rejected at {since}" if rejected.count == 1 else f"were rejected since {since}"
-    return f"{format_count(rejected.count, 'wake')} {whose} {when}: {RejectedBecause(rejected.why).says}"
+    is_one, since = rejected.count == 1, at(rejected.first_at)
+    is_by_all = is_one or rejected.source == Trigger.CRON
+    whose = f" of agent/{rejected.agent}" if of_job else f" by {sender}" if is_by_all else ""
+    when = f"was rejected at {since}" if is_one else f"were rejected since {since}"
+    last = "" if of_job or is_by_all else f", the last by {sender}"
+    return f"{format_count(rejected.count, 'wake')}{whose} {when}{last}: {RejectedBecause(rejected.why).says}"
 
 
 def notice_text(notice: RunNotice, at: Clock) -> str:

@@ -799,7 +799,8 @@ def test_wakes_of_a_program_that_are_rejected(plant: Plant, say: Say) -> None:
             world.wake("ops", sender=f"mailbot{number}")
     run_until_now(world)
     text = " ".join(" ".join(say(world, "ops")).split())
-    assert "3 wakes by mailbot2 (api) were rejected since" in text and "the agent is disabled in the config" in text
+    assert "the last by mailbot2 (api): the agent is disabled in the config" in text
+    assert "3 wakes were rejected since" in text and "3 wakes by" not in text
 
 
 # --- who changed what -------------------------------------------------------------------------------------------------
