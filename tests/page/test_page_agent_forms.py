@@ -8,22 +8,27 @@ from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from page_agents import CONFIG, TOKENS, form_fields, start_daemon, user_of
 from page_user import Answer, PageUser
+from patience import PATIENCE
 from test_cli_reading import add_run
 from test_story_slots import agent
 from web_daemon import WebDaemon
-from world import MakeWorld
+from world import MakeWorld, utc
 
+from scheduler.engine.tick_items import Tick
+from scheduler.model.config_changes import ConfigDiff, ConfigEvent, KeyChange
 from scheduler.model.message import DeliveryResult
-from scheduler.store import run_history
+from scheduler.store import config_history, run_history
 from scheduler.store.run_history import RunFilter
 from scheduler.store.wakes import list_reminders
-from scheduler.web.page import agent_config, agent_view
+from scheduler.web.page import agent_config, agent_view, rendering
+from scheduler.web.page.time_axis import TimeAxis
 
 OPS = "/page/agents/ops"
 ACT = "/page/do/agents/ops"
@@ -102,6 +107,20 @@ def test_the_days_before_and_after_can_be_shown(kept_daemon: WebDaemon) -> None:
     assert "There are no runs in the history." in user.get(links[0]).text
     assert "28 to come" in user.get(links[1]).text
     assert "Today" in user.get(f"{OPS}?on=2026-03-01").text
+
+
+def test_the_runs_of_a_day_that_has_passed_are_listed(daemon: WebDaemon) -> None:
+    daemon.do(lambda: daemon.world.clock.advance(timedelta(days=1)))
+    found = user_of(daemon).get(f"{OPS}?on=2026-03-02")
+    assert "Runs up to this day" in found.text
+    assert "/page/runs/1" in [each.attributes.get("href") for each in found.elements if each.tag == "a"]
+    assert "There are no runs in the history." not in found.text
+
+
+def test_the_usual_ends_of_a_pause_are_those_of_the_local_clock_and_the_next_one_comes_first() -> None:
+    """The clocks of Berlin go forward on 29 March 2026 at 01:00 UTC."""
+    ends = rendering.quick_ends(utc("2026-03-28 09:30"), ZoneInfo("Europe/Berlin"))
+    assert [end[1:] for end in ends[1:]] == [("2026-03-28T11:00:00Z", "until 12:00"), ("2026-03-29T06:00:00Z", "until 08:00")]
 
 
 @pytest.mark.parametrize("day", ["soon", "2026-02-30", "9999-12-31", "0001-01-01", "2030-01-01"])
@@ -642,6 +661,12 @@ def test_equal_runs_share_a_line_and_the_picture_of_the_day_begins_with_its_firs
     assert "00:00" not in text.partition("Today, ")[2].partition("planned runs:")[0]
 
 
+def test_an_hour_that_a_clock_change_repeats_has_one_label() -> None:
+    """The clocks of the Azores go back to midnight on 25 October 2026."""
+    axis = TimeAxis(utc("2026-10-25 00:00"), utc("2026-10-26 01:00"), ZoneInfo("Atlantic/Azores"))
+    assert [f"{each.local:%H %Z}" for each in axis.labels(6)] == ["00 +00", "06 -01", "12 -01", "18 -01"]
+
+
 def test_two_alerts_in_a_row_have_a_line_each(make_world: MakeWorld) -> None:
     world = make_world(agent(), scripts={"ops": lambda call: f"The disk is full since {call.at:%H:%M}."})
     world.run(minutes=31)
@@ -705,6 +730,20 @@ def test_an_edit_of_a_checklist_is_undone_and_both_edits_are_in_the_history(daem
     assert daemon.get("/api/v1/status", TOKENS["all"]).data["reload"]["last"] is None  # no reload of the config
     daemon.do(lambda: daemon.world.clock.advance(timedelta(hours=25)))
     assert undo_links(user_of(daemon).get("/")) == []
+
+
+def test_the_older_changes_of_an_agent_are_on_a_further_page(daemon: WebDaemon) -> None:
+    def record(tick: Tick) -> None:
+        for number in range(100, 132):
+            diff = ConfigDiff(changes=(KeyChange("retries", "0", "1", ("agent/web" if number == 131 else "agent/ops",)),))
+            config_history.record_config_event(tick.tx, ConfigEvent("applied", f"user {number}", diff))
+
+    daemon.ask(record).result(PATIENCE)
+    user = user_of(daemon)
+    first = user.get("/page/changes?of=ops")
+    (older,) = [each.attributes["href"] for each in first.elements if each.attributes.get("rel") == "next"]
+    pages = [re.findall(r"user (1\d\d)", page.text) for page in (first, user.get(older))]
+    assert pages == [[str(number) for number in range(130, 100, -1)], ["100"]]
 
 
 def test_only_those_who_may_edit_an_agent_undo_its_edits(daemon: WebDaemon) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from page_user import Answer, PageUser
+from test_cli_reading import add_run
 from web_daemon import CONFIG, TOKENS, WebDaemon
 
 from scheduler.model.message import DeliveryResult
@@ -118,6 +120,21 @@ def test_problems_of_the_config_and_of_channels_are_above_the_agents(tmp_path: P
         assert "1 channel dead" in chief.get("/").text and "channel" not in limited.get("/").text.partition("Search")[0]
         assert "given up. Outbox" not in limited.get("/").text
         assert "'soon' is not a duration" not in limited.get("/").text
+        applied = "/page/changes?result=applied"
+        assert "'soon' is not a duration" in chief.get(applied).text
+        daemon.config.write_text(yaml, "utf-8")
+        daemon.post("/-/reload", {}, daemon.token)
+        assert "'soon' is not a duration" not in chief.get(applied).text
+
+
+def test_the_cost_of_today_counts_from_midnight_in_the_zone_of_the_agent(tmp_path: Path) -> None:
+    yaml = CONFIG.replace("deliver: log}", "deliver: log, timezone: Asia/Tokyo}", 1)
+    with WebDaemon(tmp_path, yaml, start="2026-03-02 16:00") as daemon:  # 01:00 in Tokyo
+        for hours, cost in ((2, 4.0), (0.5, 0.25)):
+            daemon.do(lambda: add_run(daemon.world.store, daemon.now - timedelta(hours=hours), cost_usd=cost))  # noqa: B023
+        user = PageUser(daemon)
+        user.log_in(CHIEF)
+        assert "Cost today $0.25 " in user.get("/page/cards/ops").text
 
 
 def test_a_spent_budget_is_a_warning_and_no_failure(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -12,8 +13,9 @@ from config_file import complaints
 from page_user import PageUser
 from web_daemon import CONFIG, TOKENS, WebDaemon
 
+from heartbeatd.secret import Secret
 from scheduler import __version__
-from scheduler.web.page.page_sessions import MAX_AGE, cookie_name, is_own_url
+from scheduler.web.page.page_sessions import MAX_AGE, MAX_ENDED, Sessions, cookie_name, is_own_url
 from scheduler.web.page.rendering import PAGE_HEADERS
 
 OPEN = CONFIG.replace("server: {", "server: {page: open, ")
@@ -126,6 +128,26 @@ def test_after_a_logout_a_copy_of_the_cookie_is_worthless(user: PageUser) -> Non
     assert user.get("/").status == 303
 
 
+def test_a_logout_counts_however_many_there_were_before(daemon: WebDaemon) -> None:
+    sessions = Sessions(lambda: daemon.settings, Secret("x" * 43), lambda: daemon.now)
+    found = sessions.log_in(TOKENS["chief"])
+    assert found is not None
+    scope = {"type": "http", "headers": [(b"host", b"a:1"), (b"cookie", f"{cookie_name('a:1')}={found.cookie}".encode())]}
+    assert sessions.find(scope) == found
+    for number in range(MAX_ENDED):
+        sessions.log_out(replace(found, cookie=f"{number}"))
+    sessions.log_out(found)
+    assert sessions.find(scope) is None
+
+
+def test_a_token_may_have_the_name_of_that_of_the_command_line(tmp_path: Path) -> None:
+    with WebDaemon(tmp_path, CONFIG.replace("chief:", "local:")) as daemon:
+        for token in (TOKENS["chief"], daemon.token):
+            user = PageUser(daemon)
+            user.log_in(token)
+            assert user.get("/").status == 200
+
+
 def test_a_cookie_ends_after_a_week_and_with_its_token(tmp_path: Path) -> None:
     with WebDaemon(tmp_path) as daemon:
         user, other = PageUser(daemon), PageUser(daemon)
@@ -137,6 +159,9 @@ def test_a_cookie_ends_after_a_week_and_with_its_token(tmp_path: Path) -> None:
         assert (user.get("/").status, other.get("/").status) == (303, 200)
         daemon.do(lambda: daemon.world.reload(CONFIG.replace(TOKENS["chief"], "another-token-with-enough-bits-0")))
         assert other.get("/").status == 303
+        user.log_in("another-token-with-enough-bits-0")
+        daemon.do(lambda: daemon.world.clock.advance(-MAX_AGE))  # somebody has set the clock back
+        assert user.get("/").status == 303
 
 
 @pytest.mark.parametrize("change", [lambda v: v[:-1], lambda v: "x" + v, lambda v: v.replace("t:chief", "t:editor"), lambda v: v.replace("t:chief", "l:local"), lambda v: ":::::", lambda v: "t:chief:9:9:", lambda v: "\xff" * 50])  # fmt: skip

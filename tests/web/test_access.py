@@ -20,7 +20,7 @@ from pydantic import TypeAdapter
 from starlette.routing import Route
 from web_daemon import WebDaemon
 
-from heartbeatd.answers import BudgetShare, ConfigFile, SharedBody, WakeAccepted
+from heartbeatd.answers import BudgetShare, ConfigFile, LastRun, SharedBody, WakeAccepted
 from heartbeatd.operations import Operation
 from heartbeatd.questions import ListProblems, ListRuns
 from heartbeatd.verbs import (
@@ -349,6 +349,12 @@ def test_a_field_without_a_mark_is_hidden_from_a_limited_token() -> None:
     assert cut(whole, limited).as_data() == {"path": None, "hash": None, "declared": {}}
     assert cut(WakeAccepted(wake=1, says="queued"), limited).as_data() == {"wake": 1, "says": "queued"}
     assert whole.path == "config.yaml"  # the answer itself is not changed
+
+
+def test_the_runs_that_left_no_room_for_a_run_of_a_limited_token_are_hidden() -> None:
+    limited = Caller("alder", frozenset(("read",)), frozenset(("alder",)))
+    runs = [LastRun.model_construct(why=why, error="by agent/birch (run 7)", state="closed") for why in ("missed", "busy")]
+    assert [cut(each, limited).error for each in runs] == [None, "by agent/birch (run 7)"]
 
 
 class Maps(SharedBody):

@@ -465,9 +465,10 @@ def test_a_reload_answers_with_its_changes(daemon: WebDaemon) -> None:
 
 
 def test_a_dry_run_changes_nothing(daemon: WebDaemon) -> None:
-    daemon.config.write_text(CONFIG.replace("every: 6h", "every: 5h"))
+    daemon.config.write_text(CONFIG.replace("every: 6h", "every: 5h").replace("stagger: 0s", "stagger: 1m"))
     before = daemon.settings.hash
-    assert "cron/measure" in daemon.post("/-/reload", {"dry_run": True}, CHIEF).data["changed"]
+    changed = daemon.post("/-/reload", {"dry_run": True}, CHIEF).data["changed"]
+    assert changed == {"agent/ops": ["heartbeat.stagger"], "agent/web": ["heartbeat.stagger"], "cron/measure": ["every"]}
     assert daemon.settings.hash == before
 
 
