@@ -158,7 +158,7 @@ FAULTS = [
     ('\nagents:', '\nagent:', 'config.yaml:9:1: agent: unknown key; did you mean agents?'),
     ('\ndefaults:', '\ndefault:', 'config.yaml:6:1: default: unknown key; did you mean defaults?'),
     ('wake_heartbeat: ops\n', 'wake_heartbeat: ops\n    only_on: [holiday]\ncalendars: {holidays: {dates: 2026-12-25}}\n', "config.yaml:22:15: cron.nightly.only_on[0]: 'holiday' is not a declared calendar; did you mean holidays?"),
-    ('retries: 2', 'skip_on: [weekend, weekend]', "config.yaml:16:16: agents.ops.heartbeat.skip_on: 'weekend' is listed twice; remove one of them"),
+    ('retries: 2', 'skip_on: [weekend, holidays, weekend]', "config.yaml:16:16: agents.ops.heartbeat.skip_on: 'weekend' is listed twice; remove one of them"),
     ('agents:\n', 'calendars: {h: {dates: [2026-12-25, 2026-02-30]}}\nagents:\n', "config.yaml:9:37: calendars.h.dates[1]: '2026-02-30' is not a day; write 2026-12-25, or 2026-12-24..2026-12-31"),
     ('agents:\n', 'calendars: {h: {dates: 2026-12-31..}}\nagents:\n', "config.yaml:9:24: calendars.h.dates: '2026-12-31..' is not a day; write 2026-12-25, or 2026-12-24..2026-12-31"),
     ('agents:\n', 'calendars: {h: {dates: 20261231x}}\nagents:\n', "config.yaml:9:24: calendars.h.dates: '20261231x' is not a day; write 2026-12-25, or 2026-12-24..2026-12-31"),

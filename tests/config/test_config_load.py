@@ -425,12 +425,27 @@ def test_the_only_channel_gets_the_failures_of_a_job_unless_it_is_for_those_who_
         assert read(tmp_path, text % channel).settings.jobs["a"].problems_deliver == expected
 
 
+def test_two_agents_without_a_recipient_are_counted_in_one_warning(tmp_path: Path) -> None:
+    agent = "{runner: {kind: command, argv: [cat]}, heartbeat: {interval: 30m}}"
+    (warning,) = read(tmp_path, f"agents: {{ops: {agent}, web: {agent}}}\n").warnings
+    assert warning.message == "no deliver: is given for 2 agents; messages go to the log"
+
+
+def test_equal_mistakes_of_two_agents_on_a_line_are_two_errors(tmp_path: Path) -> None:
+    text = "agents: {ops: {heartbeat: {interval: soon}}, web: {heartbeat: {interval: soon}}}\n"
+    paths = [line.split(": ")[1] for line in complaints(tmp_path, text)]
+    assert paths == ["agents.ops.heartbeat.interval", "agents.web.heartbeat.interval"]
+
+
 def test_waking_a_disabled_heartbeat_is_a_warning(tmp_path: Path) -> None:
-    text = (BEAT % "enabled: false") + "cron: {a: {every: 1h, wake_heartbeat: ops}}\n"
-    (warning,) = read(tmp_path, text).warnings
-    assert str(warning).endswith(
-        "config.yaml:2:39: cron.a.wake_heartbeat: the heartbeat of ops is disabled, so it cannot be woken"
+    agents = (BEAT % "enabled: false").replace(
+        "{ops:", "{web: {runner: {kind: command, argv: [cat]}, heartbeat: {interval: 1h}}, ops:"
     )
+    for woken, place in (("ops", "wake_heartbeat"), ("[web, ops]", "wake_heartbeat[1]")):
+        found = [str(each) for each in read(tmp_path, f"{agents}cron: {{a: {{every: 1h, wake_heartbeat: {woken}}}}}\n").warnings]
+        assert [
+            line for line in found if line.endswith(f"cron.a.{place}: the heartbeat of ops is disabled, so it cannot be woken")
+        ]
 
 
 def test_reboot_is_a_trigger_and_an_argv_stays_a_list(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ WITH_SECRETS = """\
 server: {tokens: {bot: {value: "${CANARY}", may: read}}}
 channels: {hook: {kind: webhook, url: "https://example.org/${CANARY}"}}
 agents:
-  ops: {runner: {kind: command, argv: [echo, "${CANARY}"], env: {KEY: "a ${CANARY} b"}}, heartbeat: {interval: 30m, prompt: "${CANARY}"}}
+  ops: {runner: {kind: command, argv: [echo, "${CANARY}"], env: {KEY: "a ${CANARY} b ${CANARY}"}}, heartbeat: {interval: 30m, prompt: "${CANARY}"}}
 cron:
   job: {every: 1h, command: 'echo "${CANARY}"', env: {KEY: "${file:key.txt}"}, wake_text: "${CANARY}"}
 """
@@ -41,7 +41,7 @@ def test_references_are_resolved_only_in_keys_for_secrets(tmp_path: Path) -> Non
     ops, job = settings.heartbeats["ops"], settings.jobs["job"]
     assert reveal(settings.server.tokens[0].value) == CANARY
     assert reveal(settings.channels["hook"].url) == f"https://example.org/{CANARY}"
-    assert reveal(ops.runner.env["KEY"]) == f"a {CANARY} b"
+    assert reveal(ops.runner.env["KEY"]) == f"a {CANARY} b {CANARY}"
     assert reveal(job.env["KEY"]) == "from a file"
     assert (ops.runner.argv[1], ops.prompt, job.command, job.wake_text) == (
         "${CANARY}",

@@ -238,6 +238,13 @@ NEVER = "the calendars leave no time to run within two years; change skip_on, on
             agent(only_on="weekend") + agent(only_on="launch").partition("agents:\n")[2].replace("ops", "web"),
             "agents.web.heartbeat.only_on",
         ),
+        (  # of two agents with the same calendar, only one has hours on its days
+            agent(only_on="weekend")
+            + agent(only_on="weekend", active_hours='{start: "08:00", end: "09:00", days: mon}')
+            .partition("agents:\n")[2]
+            .replace("ops", "web"),
+            "agents.web.heartbeat.only_on",
+        ),
     ],
 )
 def test_an_entry_that_can_never_run_again_is_rejected_by_a_reload_and_warned_about_at_start(

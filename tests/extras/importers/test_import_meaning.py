@@ -135,9 +135,18 @@ def test_jobs_stay_off_whatever_each_says_if_all_are_switched_off() -> None:
 
 
 def test_a_job_calls_the_agent_that_it_names_also_if_only_the_job_is_imported() -> None:
-    imported = import_text("openclaw", jobs__json=jobs({"name": "a", "agentId": "ops"}, {"name": "b"}))
+    stored = jobs({"name": "a", "agentId": "ops"}, {"name": "b"}, {"name": "c", "agentId": "web"})
+    imported = import_text("openclaw", jobs__json=stored)
     argv = {name: agent["runner"]["argv"][-1] for name, agent in imported.data["agents"].items()}
-    assert argv[imported.data["cron"]["a"]["agent"]] == "ops"
+    assert [argv[imported.data["cron"][name]["agent"]] for name in "abc"] == ["ops", "ops", "web"]
+
+
+def test_the_default_agent_has_the_default_workspace_and_its_own_recipient_counts_before_that_of_all() -> None:
+    beat = '{every: "1h", target: "telegram", to: "1"}'
+    agents = f'{{defaults: {{heartbeat: {beat}}}, list: [{{id: "a"}}, {{id: "b", default: true, heartbeat: {{to: "2"}}}}]}}'
+    data = import_text("openclaw", openclaw__json=f'{{channels: {{telegram: {{botToken: "1:a"}}}}, agents: {agents}}}').data
+    assert [data["agents"][name]["workspace"] for name in "ab"] == ["~/.openclaw/workspace-a", "~/.openclaw/workspace"]
+    assert data["channels"][data["agents"]["b"]["heartbeat"]["deliver"]]["url"].endswith("/2")
 
 
 def test_two_configs_of_a_system_with_one_agent_become_one_agent() -> None:

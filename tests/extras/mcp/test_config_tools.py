@@ -152,6 +152,11 @@ def test_decide_gets_no_tools(tmp_path: Path) -> None:
             ),
         ),
         (
+            "mcp: [{name: disk, command: [x], allow: a__b}, {name: disk__a, command: [x], allow: b}]",
+            "8:93",
+            (".mcp[1].allow: the model sees this tool as disk__a__b, and another tool too; write a different name of the server"),
+        ),
+        (
             "mcp: [{name: disk, command: [x], allow: aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa}]",
             "8:49",
             (
