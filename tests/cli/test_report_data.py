@@ -150,6 +150,8 @@ def test_downtime_is_the_time_between_boots_within_the_period(store: Store) -> N
     assert columns(report_of_week(store)["downs"], "since", "until", "clean") == downs
     last_down = ("2026-11-20T11:00:00Z", "2026-11-20T12:00:00Z", True)
     assert columns(report_of_week(store, running=False)["downs"], "since", "until", "clean") == [*downs, last_down]
+    live(store, "four", NOON + timedelta(hours=1), None)
+    assert columns(report_of_week(store)["downs"], "since", "until", "clean") == [*downs, last_down]
 
 
 def test_a_daemon_that_never_stopped_has_no_downtime(store: Store) -> None:

@@ -80,7 +80,8 @@ def test_the_first_press_that_is_refused_for_a_reason_is_a_warning_for_each_chan
 
 def test_a_remark_about_a_checklist_is_logged_once_whatever_is_said_of_another(caplog: pytest.LogCaptureFixture) -> None:
     happened = [ChecklistRemarked(name, ("line 3 is no item",)) for name in ("ops", "web", "ops", "web")]
-    assert levels(happened, caplog) == ["WARNING", "WARNING"]
+    further = ChecklistRemarked("ops", ("line 3 is no item", "line 9 is no item"))
+    assert levels([*happened, further, further], caplog) == ["WARNING", "WARNING", "WARNING"]
 
 
 AT = datetime(2026, 3, 2, 8, 30, tzinfo=UTC)

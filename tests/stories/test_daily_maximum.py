@@ -85,6 +85,8 @@ def test_the_total_is_by_the_budget_of_all_entries(tmp_path: Path) -> None:
     assert (total.usd_per_day, total.by) == (0.3, "limits.budget")
     both = maximum(tmp_path, "interval: 30m, budget: {usd_per_day: 0.50}", limits="budget: {usd_per_day: 0.30, usd_per_month: 2}")
     assert (both.usd_per_day, both.usd_per_month) == (0.3, 2)
+    month = maximum(tmp_path, "interval: 30m, budget: {usd_per_day: 0.50}", limits="budget: {usd_per_month: 0.20}")
+    assert (month.usd_per_day, month.usd_per_month, month.by) == (0.2, 0.2, "limits.budget")
 
 
 def test_the_daily_budget_of_an_agent_in_another_zone_counts_twice_in_the_total(tmp_path: Path) -> None:

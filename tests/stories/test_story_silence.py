@@ -19,7 +19,7 @@ from rich.cells import cell_len
 from servers import gateway
 from servers.messages import Models, error_answer
 from servers.scripted import Act, Server
-from test_story_explain import records_of
+from test_story_explain import explained_entry, records_of
 from test_story_lanes import lane_locked
 from world import QUIET, AgentCall, Delayed, MakeWorld, World
 
@@ -669,6 +669,7 @@ def test_slots_that_found_no_free_place_name_the_run_that_had_it_also_afterwards
     check(say(world), "unusual: 1", "did not start", held)
     assert held in " ".join(" ".join(say(world, "ops", "--on", "today")).split())
     assert held in {row["error"] for row in world.records("ops") if row["why"] == "missed"}
+    assert "did not start: " in limited_overview(world, "ops")
 
 
 # --- messages ---------------------------------------------------------------------------------------------------------
@@ -703,6 +704,32 @@ def test_a_problem_that_somebody_has_acknowledged(plant: Plant, say: Say) -> Non
     assert len([text for _, name, text in world.delivered if name == "ops"]) == 3
     for words in (("--since", "10h"), ("--on", "today"), ("ops",)):
         assert "disk:/var: acknowledged by Mary on phone" in " ".join(" ".join(say(world, *words)).split())
+
+
+def test_of_five_known_problems_those_that_somebody_has_acknowledged_are_counted_apart(plant: Plant) -> None:
+    world = plant(fleet(), scripts={"ops": lambda call: "\n".join(f"[disk:/{key}] full" for key in "abcde")})
+    world.run_until(at(2, 30))
+    for key in "ab":
+        world.request(VerbRequest(Ack(), world.problem(f"disk:/{key}").id))
+    reasons = explained_entry(world).quiet_reasons
+    shown = [(each.code, each.count, each.says.count("; "), "more" in each.says) for each in reasons]
+    assert shown == [("acknowledged", 2, 1, False), ("known", 3, 2, False)]
+
+
+def test_a_problem_that_one_of_two_recipients_has_not_got_is_not_known(plant: Plant) -> None:
+    refused = lambda sent: DeliveryResult("dead", "404") if sent.channel.name == "phone" else DeliveryResult("delivered")  # noqa: E731
+    world = plant(fleet("{deliver: [log, phone]}"), scripts={"ops": lambda call: "[disk:/var] /var is full"}, send=refused)
+    world.run_until(at(0, 10))
+    assert [notice.delivered_at is None for notice in world.problem("disk:/var").notices.values()] == [False, True]
+    assert explained_entry(world).quiet_reasons == []
+
+
+def test_messages_to_two_channels_that_are_dead_are_counted_together(plant: Plant) -> None:
+    mail = 'channels: {mail: {kind: webhook, url: "http://127.0.0.1:9/m", allow_private: true}, '
+    config = fleet("{deliver: [mail, phone]}").replace("channels: {", mail)
+    world = plant(config, send=refuses("ops", DeliveryResult("dead", "404")))
+    world.run_until(at(0, 10))
+    assert ", and 2 more, since 00:00" in limited_overview(world, "ops")  # one of them is about the channel
 
 
 def test_an_answer_that_repeats_an_earlier_text(plant: Plant, say: Say) -> None:

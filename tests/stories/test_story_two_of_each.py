@@ -10,6 +10,7 @@ import pytest
 from servers import gateway
 from servers.scripted import Server
 from test_story_async_results import http_agent
+from test_story_explain import records_of
 from world import Delayed, MakeWorld, World, utc
 
 from heartbeat.runners import MAX_ANSWER
@@ -116,6 +117,8 @@ def test_the_open_questions_of_one_run_do_not_keep_another_from_asking(make_worl
     world = begin(make_world, "backup", "sync")
     for number in range(MAX_OPEN):
         ask(world, "backup", f"Number {number}?")
+        world.run(seconds=1)
+    assert records_of(world).asking[Kind.CRON, "backup"].text == "Number 0?"
     assert "waits for 5 answers already" in refusal(lambda: ask(world, "backup", "One more?"))
     ask(world, "sync")
     first = ask(world, "sync", key="a", options=["x", "y"])
