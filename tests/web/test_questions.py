@@ -53,6 +53,8 @@ def test_a_request_waits_until_the_question_is_answered(daemon: WebDaemon) -> No
         asks = threads.submit(ask, daemon, key=asked["key"], wait="60s")
         while daemon.app_state.feed.reader_count < 2:
             pass
+        brief = daemon.get(f"/api/v1/questions/{asked['id']}?wait=1s", OPS).data
+        assert (brief["state"], daemon.app_state.feed.reader_count) == ("open", 2)  # the others still wait
         answered = daemon.post(f"/api/v1/questions/{asked['id']}/answer", {"answer": "no"}, CHIEF)
         assert answered.data["says"] == f"question {asked['id']} of run {asked['run']}: no, by token chief"
         for found in (reads.result().data, asks.result().data["question"]):
@@ -62,6 +64,7 @@ def test_a_request_waits_until_the_question_is_answered(daemon: WebDaemon) -> No
                 "no",
                 "token chief",
             )
+    assert daemon.app_state.feed.reader_count == 0
 
 
 def test_a_request_that_waits_as_long_as_possible_is_answered_before_the_server_closes_its_connection() -> None:

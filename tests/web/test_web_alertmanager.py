@@ -103,8 +103,9 @@ def test_firing_alerts_come_first() -> None:
 
 
 def test_a_group_with_a_firing_and_a_resolved_alert_starts_a_run() -> None:
-    groups = (notification(alert("Old", "resolved"), alert("New")), notification(alert("Old", "resolved")), notification(alert()))
-    assert [wake_by(each).urgent for each in groups] == [True, False, True]
+    old, new = alert("Old", "resolved"), alert("New")
+    groups = (notification(old, new), notification(old), notification(new), notification(old, new, status=""))
+    assert [wake_by(each).urgent for each in groups] == [True, False, True, True]
 
 
 def test_one_left_out_alert_is_counted_in_the_singular() -> None:
