@@ -365,6 +365,7 @@ def test_opening_and_saving_a_checklist_changes_no_byte(daemon: WebDaemon) -> No
         user = user_of(daemon)
         user.submit(f"{OPS}/checklist", **form_fields(user.get(f"{OPS}/checklist"), f"{OPS}/checklist"))
         assert checklist_of(daemon).read_text() == text
+    assert undo_links(user.get("/page/changes?of=ops")) == []
 
 
 def test_of_two_editors_the_second_keeps_both_texts(daemon: WebDaemon) -> None:
@@ -386,6 +387,7 @@ def test_a_checklist_that_does_not_exist_is_created(daemon: WebDaemon) -> None:
     assert "Saving creates it." in user.get(f"{OPS}/checklist").text
     edit_checklist(user, "- new\n")
     assert checklist_of(daemon).read_text() == "- new\n"
+    assert len(undo_links(user.get("/page/changes?of=ops"))) == 1
 
 
 def test_a_checklist_that_is_too_large_is_kept_in_the_form(daemon: WebDaemon) -> None:

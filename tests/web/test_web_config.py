@@ -394,6 +394,15 @@ def test_no_checklist_is_written_that_anything_else_names(tmp_path: Path) -> Non
         daemon.config.write_text(CHECKLIST_CONFIG.partition("cron:")[0])
         reply = daemon.send("PUT", path, {"text": "#!/bin/sh\n"}, TOKENS["editor"], {"If-None-Match": "*"})
         assert (reply.status, reply.data["error"]["message"].count("is also used by cron.prompt;")) == (409, 1)
+        daemon.config.write_text(
+            CHECKLIST_CONFIG.replace(
+                "[agent]}, heartbeat: {interval: 30m, deliver: log, prompt",
+                "[agent, ../job/tasks.sh]}, heartbeat: {interval: 30m, deliver: log, prompt",
+            )
+        )
+        for token, place in (("editor", "agents.free.runner.argv"), ("self", "another part of the config;")):
+            reply = daemon.send("PUT", path, {"text": "#!/bin/sh\n"}, TOKENS[token], {"If-None-Match": "*"})
+            assert f"is also used by {place}" in reply.data["error"]["message"]
 
 
 def test_what_protects_an_agent_is_not_removed_with_the_map_around_it(tmp_path: Path) -> None:
