@@ -31,13 +31,13 @@ async def measure(dsn: str, burst: int, *, vacuum: bool) -> float:
         if vacuum:
             db.execute("vacuum analyze procrastinate_jobs, heartbeatd_attempt")
         for _ in range(IDLE_FETCHES):
-            await queue.fetch(worker, "w", MAX_FETCHED)
+            await queue.fetch(worker, MAX_FETCHED)
         attempts = [NewAttempt(f"o{vacuum}/{number}/1", "o", f"agent/a{number}", "{}", 60.0) for number in range(burst)]
         await queue.submit(attempts)
         if not vacuum:
             db.execute("analyze procrastinate_jobs, heartbeatd_attempt")
     begun = time.perf_counter()
-    while jobs := await queue.fetch(worker, "w", MAX_FETCHED):
+    while jobs := await queue.fetch(worker, MAX_FETCHED):
         await queue.finish([(job, "{}") for job in jobs])
     seconds = time.perf_counter() - begun
     await queue.forget([each.key for each in attempts])

@@ -167,6 +167,9 @@ class Network:
     ca_file: Path | None = None
 
 
+DEFAULT_CLUSTER = "heartbeatd"  # the name of the queue of most clusters
+
+
 @dataclass(frozen=True, slots=True)
 class RemoteQueue:
     """The queue through which workers on other machines execute the runs: a PostgreSQL database, and a name in it.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -88,10 +89,18 @@ class WorkerLoop:
 
     def call_soon(self, function: Callable[..., object], *args: object) -> None:
         """Call `function` in the loop's thread; returns at once. RuntimeError if the machine has no thread left for the loop."""
+        self._running_loop().call_soon_threadsafe(function, *args)
+
+    def start(self, work: Callable[[], Coroutine[object, None, T]]) -> Future[T]:
+        """Start a task in the loop's thread. Returns its result, for which another thread may wait. Raises as `call_soon`."""
+        loop = self._running_loop()
+        return asyncio.run_coroutine_threadsafe(work(), loop)
+
+    def _running_loop(self) -> asyncio.AbstractEventLoop:
         with self._lock:
             if self._loop is None:
                 self._loop = self._start_thread()
-        self._loop.call_soon_threadsafe(function, *args)
+            return self._loop
 
     def close(self, last: Callable[[], Coroutine[object, None, None]] | None = None) -> None:
         """Cancel the remaining tasks, await `last` and end the thread. Tasks that do not end within 2 s are left behind."""

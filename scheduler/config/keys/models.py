@@ -23,7 +23,7 @@ from scheduler.channels import registry
 from scheduler.config.file.message_parts import quote_value
 from scheduler.config.keys import value_types as types
 from scheduler.config.keys.value_types import MapOr, OneOrList, OrShort, OrUnset
-from scheduler.model.settings import ExecutorKind, OnUncertain, PageAccess, ReloadMode
+from scheduler.model.settings import DEFAULT_CLUSTER, ExecutorKind, OnUncertain, PageAccess, ReloadMode
 
 EffortOrNone = Literal["none", Effort]
 
@@ -920,7 +920,11 @@ class Executor(ConfigPart):
     dsn: OrUnset[types.Secret] = optional_key(
         "PostgreSQL database of the queue: `postgresql://USER:PASSWORD@HOST/DATABASE`.", "none"
     )
-    queue: types.Name = key("heartbeatd", "Prefix of all queue names. It must be the same for the daemon and its workers.")
+    queue: types.Name = key(
+        DEFAULT_CLUSTER,
+        "Prefix of all queue names. It must be the same for the daemon and its workers, and differ between installations in one"
+        " database.",
+    )
     lease: types.PositiveDuration = key(
         "1m",
         "A worker that cannot renew its lease for three quarters of this time stops its runs. After the whole time, other"

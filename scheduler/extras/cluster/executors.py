@@ -10,21 +10,13 @@ import logging
 import os
 import threading
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Sequence
-from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
 from heartbeatd.state_folder import RUN_ID_VARIABLE, config_folder
-from scheduler.extras.cluster.job_queue import (
-    MAY_HAVE_BEGUN,
-    JobQueue,
-    NewAttempt,
-    QueueUnavailable,
-    UnbegunEnds,
-    ask_queue,
-)
+from scheduler.extras.cluster.job_queue import MAY_HAVE_BEGUN, JobQueue, NewAttempt, QueueUnavailable, ask_queue
 from scheduler.extras.cluster.payloads import ClaimCodec, attempt_key, lock_of_lane, missing_secret
 from scheduler.model.daemon_health import QueueState
 from scheduler.model.entry import Claim, Entry
@@ -87,7 +79,6 @@ class RemoteExecutor:
         self._problems: dict[str, str | None] = {}  # of sending and of receiving
         self.problem: str | None = None  # why PostgreSQL cannot be used now
         self._to_send, self._to_receive = asyncio.Event(), asyncio.Event()
-        self._has_started = False
         self._side_tasks: list[asyncio.Task[None]] = []
         # By the clock of the loop: when it could read the queue again, ended the attempts of lost workers, looked at the workers.
         self._connected_at = self._reaped_at = self._looked_at = float("-inf")
@@ -147,7 +138,7 @@ class RemoteExecutor:
         """See `scheduler.work.run_extras.RemoteExecutor`. `inflight` has the attempts that exist."""
         numbers = {attempt_key(instance, run_id, fence): run_id for instance, run_id, fence in running}
         find = partial(self._find_leftovers, list(numbers), past_instances)
-        found = self._start(lambda: self._try_until_done("start", find))
+        found = self._links.loop.start(lambda: run_again_after_errors(lambda: self._try_until_done("start", find)))
         while not found.done():
             if is_over():
                 found.cancel()
@@ -171,22 +162,10 @@ class RemoteExecutor:
     def close(self) -> None:
         """Send what is left, if PostgreSQL can be reached, and close the connections. The loop still runs. Takes some seconds."""
         with suppress(RuntimeError, TimeoutError):
-            self._start(self._close).result(2 * CLOSE_SECONDS)
-
-    def _start(self, work: Callable[[], Coroutine[object, None, T]]) -> Future[T]:
-        """Start a task in the loop. Returns its result, which another thread can wait for."""
-        done: Future[T] = Future()
-
-        async def work_and_report() -> None:
-            result = await work()
-            with suppress(InvalidStateError):  # cancelled in the meantime, by a stop
-                done.set_result(result)
-
-        self._links.loop.call_soon(lambda: self._start_side_task(run_again_after_errors(work_and_report)))
-        return done
+            self._links.loop.start(lambda: run_again_after_errors(self._close)).result(2 * CLOSE_SECONDS)
 
     async def _close(self) -> None:
-        await cancel_until_ended(task for task in self._side_tasks if task is not asyncio.current_task())
+        await cancel_until_ended(self._side_tasks)
         with suppress(QueueUnavailable, TimeoutError):
             async with asyncio.timeout(CLOSE_SECONDS):
                 await self._send()
@@ -200,17 +179,13 @@ class RemoteExecutor:
             self._links.loop.call_soon(self._wake_in_loop)
 
     def _wake_in_loop(self) -> None:
-        if not self._has_started:
-            self._has_started = True
+        if not self._side_tasks:
             self._connected_at = self._reaped_at = asyncio.get_running_loop().time()
             listen = partial(self._queue.listen_for_results, self._on_announcement)
-            for work in (self._keep_sending, self._keep_receiving, listen):
-                self._start_side_task(run_again_after_errors(work))
+            endless = (self._keep_sending, self._keep_receiving, listen)
+            self._side_tasks = [asyncio.create_task(run_again_after_errors(work)) for work in endless]
         self._to_send.set()
         self._to_receive.set()
-
-    def _start_side_task(self, work: Coroutine[object, None, None]) -> None:
-        self._side_tasks.append(asyncio.get_running_loop().create_task(work))
 
     async def _keep_sending(self) -> None:
         """Send whenever there is something to send. It may wait for the server, and results are received in the meantime."""
@@ -301,8 +276,7 @@ class RemoteExecutor:
             # If a confirmed task is absent, the database was emptied. A worker may be executing it, so it gets no result.
             absent = [key for key in keys if key not in sent]
             unbegun = self._codec.write_done(_never_fetched(None, why, None))
-            ends = UnbegunEnds(self._links.instance, unbegun, self._lost(MAY_HAVE_BEGUN))
-            again = await self._queue.withdraw(keys, why, ends, absent)
+            again = await self._queue.withdraw(keys, why, unbegun, self._lost(MAY_HAVE_BEGUN), absent)
             with self._lock:
                 for key in keys:
                     if self._cancellations.get(key) == why and key not in again:
@@ -424,12 +398,11 @@ async def _read_state(queue: JobQueue, entries: Iterable[Entry]) -> QueueState:
     return QueueState(None, tuple(await queue.find_workers()), await queue.find_waiting(), needed)
 
 
-async def run_again_after_errors(loop: Callable[[], Coroutine[object, None, None]]) -> None:
-    """Run an endless loop, and start it again after an unexpected exception, which is logged. Ends by cancellation only."""
+async def run_again_after_errors(work: Callable[[], Coroutine[object, None, T]]) -> T:
+    """Do this work, and start it again after an unexpected exception, which is logged. Endless loops end by cancellation only."""
     while True:
         try:
-            await loop()
-            return
+            return await work()
         except Exception as error:  # noqa: BLE001 (without this loop, nothing would be executed any more)
             log_event(logging.ERROR, "queue_broken", error=error)
             await asyncio.sleep(RETRY_SECONDS)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
@@ -28,7 +29,7 @@ from psycopg.rows import TupleRow
 from scheduler import __version__
 from scheduler.extras.cluster.postgresql import CONNECTION_DEFAULTS, IDENTITY
 from scheduler.model.daemon_health import DEFAULT_QUEUE, WaitingRuns, WorkerState
-from scheduler.model.settings import RemoteQueue
+from scheduler.model.settings import DEFAULT_CLUSTER, RemoteQueue
 from scheduler.system.process import EndReason
 
 T = TypeVar("T")
@@ -55,10 +56,6 @@ OWN_SERVER = f"nullif(current_setting('{SERVER_SETTING}'), '')"
 MAY_HAVE_BEGUN = "the server of the queue was replaced, and the run may have been executed before"
 SCHEMA_LOCK = 7_436_021_955  # any number: of the advisory lock under which tables are created
 
-TABLES = (
-    "procrastinate_jobs", "heartbeatd_attempt", "heartbeatd_attempt_job", "heartbeatd_attempt_result", "heartbeatd_lane",
-    "heartbeatd_worker",
-)  # fmt: skip
 SCHEMA = """
 create table if not exists heartbeatd_attempt (
     key text primary key,
@@ -92,6 +89,7 @@ create table if not exists heartbeatd_worker (
     is_draining boolean not null
 );
 """
+RELATIONS = ["procrastinate_jobs", *re.findall(r"if not exists (\w+)", SCHEMA)]
 IS_COMPLETE = "select not exists (select from unnest(%s::text[]) as wanted (name) where to_regclass(name) is null)"
 
 READ_IDENTITY = f"select ({IDENTITY[0]}) || '/' || ({IDENTITY[1]})"
@@ -100,6 +98,11 @@ MAY_LOSE_COMMITS = (
     f"select {OWN_SERVER} as server where current_setting('synchronous_standby_names') = ''"
     " or current_setting('synchronous_commit') in ('off', 'local')"
 )
+LIVING_WORKERS = (
+    "select id from heartbeatd_worker join procrastinate_workers using (id) where queue = %(cluster)s"
+    " and last_heartbeat > clock_timestamp() - make_interval(secs => %(lease)s)"
+)
+IN_CLUSTER = "(queue_name = %(cluster)s or starts_with(queue_name, %(cluster)s || '/'))"
 FIND_RESULTS = (
     "select key, result as payload, worker from heartbeatd_attempt where owner = any(%(owners)s) and result is not null"
     " and key <> all(%(known)s) order by ended_at limit 1000"
@@ -109,7 +112,7 @@ FIND_IN_PROGRESS = (
     " and created_at <= clock_timestamp() - make_interval(secs => %(seconds)s)"
 )
 BEGIN_ATTEMPTS = (
-    "update heartbeatd_attempt set worker = %(name)s, started_at = now()"  # noqa: S608 (a constant)
+    "update heartbeatd_attempt set worker = (select name from heartbeatd_worker where id = %(worker_id)s), started_at = now()"  # noqa: S608 (a constant)
     " from unnest(%(id)s::bigint[], %(lock)s::text[], %(servers)s::text[]) as job (id, lock, server)"
     " where job_id = job.id and result is null"
     " returning job_id, key, payload, extract(epoch from deadline - clock_timestamp())::float8,"
@@ -123,13 +126,12 @@ HOLD_LANES = (
     " set until_at = excluded.until_at, is_held = heartbeatd_lane.is_held or excluded.is_held"
 )
 LANE_OBSTACLES = (
-    "select holder || ' has locked it' as why from heartbeatd_lane as other where lane = %(lane)s and holder <> %(holder)s"
-    " and until_at > clock_timestamp() and (is_held or id < coalesce("
+    "select holder || ' has locked it' as why from heartbeatd_lane as other"  # noqa: S608 (a constant)
+    " where lane = %(lane)s and holder <> %(holder)s and until_at > clock_timestamp() and (is_held or id < coalesce("
     "(select id from heartbeatd_lane as own where own.lane = %(lane)s and own.holder = %(holder)s), 0))"
     " union all select 'a run is in progress on ' || coalesce(attempt.worker, 'a worker') from procrastinate_jobs as job"
-    " join heartbeatd_attempt as attempt on attempt.job_id = job.id join procrastinate_workers as worker"
-    " on worker.id = job.worker_id where job.lock = %(lane)s and job.status = 'doing'"
-    " and worker.last_heartbeat > clock_timestamp() - make_interval(secs => %(lease)s) limit 1"
+    " join heartbeatd_attempt as attempt on attempt.job_id = job.id"
+    f" where job.lock = %(lane)s and job.status = 'doing' and job.worker_id in ({LIVING_WORKERS}) limit 1"
 )
 RELEASE_LANES = (
     "delete from heartbeatd_lane where (holder = %(holder)s and lane <> all(%(but)s))"
@@ -163,11 +165,13 @@ END_REASONS = (
 # scheduler. None for as long as a lease after a start of the server, so that workers can reach it first. One that another process
 # has locked must not delay the others.
 FIND_LOST = (
-    "with own as (select key, job_id, worker from heartbeatd_attempt where owner = any(%(owners)s) and result is null"
-    " and job_id = any(%(job_ids)s) for update skip locked)"
-    " select job.id, own.key, own.worker from unnest(%(job_ids)s::bigint[]) as job (id) left join own on own.job_id = job.id"
-    " where (own.key is not null or not exists (select from heartbeatd_attempt where job_id = job.id))"
-    " and pg_postmaster_start_time() < now() - make_interval(secs => %(lease)s)"
+    "with lost as (select id, worker_id from procrastinate_jobs where status = 'doing'"  # noqa: S608 (constants)
+    f" and {IN_CLUSTER} and (worker_id is null or worker_id not in ({LIVING_WORKERS}))"
+    " and pg_postmaster_start_time() < now() - make_interval(secs => %(lease)s)),"
+    " own as (select key, job_id, worker from heartbeatd_attempt where owner = any(%(owners)s) and result is null"
+    " and job_id in (select id from lost) for update skip locked)"
+    " select lost.id, lost.worker_id, own.key, own.worker from lost left join own on own.job_id = lost.id"
+    " where own.key is not null or not exists (select from heartbeatd_attempt where job_id = lost.id)"
 )
 # Rows that another process has locked are left out: it fetches or ends the job at this moment, or is frozen.
 WITHDRAW = (
@@ -182,16 +186,12 @@ WITHDRAW = (
 # Inserting a key waits for a submission of it whose commit is still under way.
 END_ABSENT = (
     "insert into heartbeatd_attempt (key, owner, payload, deadline, result, ended_at)"
-    " select key, %(owner)s, '', now(), %(unbegun)s, now() from unnest(%(keys)s::text[]) as new (key)"
-    " on conflict (key) do nothing"
+    " select key, regexp_replace(key, '/[^/]+/[^/]+$', ''), '', now(), %(unbegun)s, now()"  # the owner is its first part
+    " from unnest(%(keys)s::text[]) as new (key) on conflict (key) do nothing"
 )
 FIND_OPEN = (
     "select key from heartbeatd_attempt as attempt join procrastinate_jobs as job on job.id = job_id"
     " where key = any(%(keys)s) and result is null and end_reason is distinct from %(why)s"
-)
-LIVING_WORKERS = (
-    "select id from heartbeatd_worker join procrastinate_workers using (id) where queue = %(cluster)s"
-    " and last_heartbeat > clock_timestamp() - make_interval(secs => %(lease)s)"
 )
 RUNNING = "(select count(*) from procrastinate_jobs where worker_id = worker.id and status = 'doing') as running"
 FIND_WORKERS = (
@@ -202,11 +202,11 @@ DRAIN = (
     "update heartbeatd_worker as worker set is_draining = true"  # noqa: S608 (constants)
     f" where name = %(name)s and id in ({LIVING_WORKERS}) returning {RUNNING}"
 )
+FIND_DEAD_WORKERS = f"select id from heartbeatd_worker where queue = %(cluster)s and id not in ({LIVING_WORKERS})"  # noqa: S608 (constants)
 FIND_WAITING = (
-    "select substr(queue_name, length(%(cluster)s) + 2) as queue, count(*),"
+    "select substr(queue_name, length(%(cluster)s) + 2) as queue, count(*),"  # noqa: S608 (a constant)
     " extract(epoch from clock_timestamp() - min(created_at))::float8 as longest from heartbeatd_attempt"
-    " join procrastinate_jobs as job on job.id = job_id where status = 'todo'"
-    " and (queue_name = %(cluster)s or starts_with(queue_name, %(cluster)s || '/')) group by queue_name"
+    f" join procrastinate_jobs as job on job.id = job_id where status = 'todo' and {IN_CLUSTER} group by queue_name"
 )
 MAX_FETCHED = 16  # jobs at a time
 
@@ -257,18 +257,6 @@ class FetchedJob:
 
 
 @dataclass(frozen=True, slots=True)
-class UnbegunEnds:
-    """The results of attempts that are withdrawn before a worker has fetched them: `may_have_begun` as in `FetchedJob`."""
-
-    owner: str
-    unbegun: str
-    may_have_begun: str
-
-
-UNREAD = UnbegunEnds("", "", "")  # of attempts that are deleted then
-
-
-@dataclass(frozen=True, slots=True)
 class AttemptEnd:
     """The result of an attempt, and the name of the worker that has fetched it; None if none has."""
 
@@ -291,6 +279,8 @@ class JobQueue:
         self._cluster = remote.name
         self._serves = serves
         self._served = [self._name_of(each) for each in serves]  # as Procrastinate knows them
+        # Another cluster may have an agent of the same name. That of the default name has the locks of earlier versions.
+        self._lock_prefix = "" if remote.name == DEFAULT_CLUSTER else f"{remote.name}/"
         self._settings = {
             **SERVER_KEEPALIVES,
             "statement_timeout": f"{self.timeout:.3f}s",
@@ -340,7 +330,7 @@ class JobQueue:
     async def close(self) -> None:
         """Close all connections."""
         self._is_open = False
-        async with _translate_errors():
+        async with self._translating_errors():
             await self._connector.close_async()
 
     async def _configure(self, db: psycopg.AsyncConnection[TupleRow]) -> None:
@@ -354,7 +344,7 @@ class JobQueue:
     async def _prepare_tables(self, may_create: bool) -> None:
         """Create the tables that are missing. If none is, no lock is taken: `create index` would wait for open transactions."""
         async with self._connector.pool.connection() as db:
-            if await (await db.execute(IS_COMPLETE, (list(TABLES),))).fetchone() == (True,):
+            if await (await db.execute(IS_COMPLETE, (RELATIONS,))).fetchone() == (True,):
                 return
             if not may_create:
                 raise QueueUnavailable("its tables do not exist yet; `heartbeatd run` and `heartbeatd worker` create them")
@@ -395,8 +385,8 @@ class JobQueue:
             new = {key for (key,) in await rows.fetchall()}
             jobs = [
                 Job(
-                    id=None, queue=self._name_of(each.queue), lock=each.lock, queueing_lock=None, task_name=TASK,
-                    task_kwargs={"attempt": each.key, "server": each.server},
+                    id=None, queue=self._name_of(each.queue), lock=self._lock_prefix + each.lock, queueing_lock=None,
+                    task_name=TASK, task_kwargs={"attempt": each.key, "server": each.server},
                 )
                 for each in attempts
                 if each.key in new
@@ -427,14 +417,16 @@ class JobQueue:
         rows = await self._all(FIND_IN_PROGRESS, owners=list(owners), seconds=seconds)
         return {row["key"]: row["worker"] for row in rows}
 
-    async def withdraw(self, keys: Sequence[str], why: EndReason, ends: UnbegunEnds, absent: Sequence[str] = ()) -> list[str]:
+    async def withdraw(
+        self, keys: Sequence[str], why: EndReason, unbegun: str = "", lost: str = "", absent: Sequence[str] = ()
+    ) -> list[str]:
         """End the attempts that no worker has fetched, and ask for the end of the others. Returns those to withdraw again.
 
-        Another process fetches or ends these, or has just submitted them. What is ended gets one of `ends` as its result. So do
-        those of `absent` that are not in the queue, and they will not be. It waits for the commit of a submission of these, and
-        for no other lock.
+        Another process fetches or ends these, or has just submitted them. What is ended gets the result `unbegun`, or `lost` if
+        it may have begun. So do those of `absent` that are not in the queue, and they will not be. It waits for the commit of a
+        submission of these, and for no other lock.
         """
-        arguments = {"keys": list(keys), "why": why, "lost": ends.may_have_begun, "unbegun": ends.unbegun, "owner": ends.owner}
+        arguments = {"keys": list(keys), "why": why, "unbegun": unbegun, "lost": lost}
         async with self._transaction() as (db, manager):
             for job_id, is_waiting in await (await db.execute(WITHDRAW, arguments)).fetchall():
                 # The worker is notified of the first reason only.
@@ -463,18 +455,15 @@ class JobQueue:
         others = "select key from heartbeatd_attempt where owner = any(%(owners)s) and key <> all(%(but)s)"
         found = await self._all(others, owners=list(owners), but=list(but))
         left = keys = [row["key"] for row in found]
-        while left and (left := await self.withdraw(left, "cancelled", UNREAD)):
+        while left and (left := await self.withdraw(left, "cancelled")):
             await asyncio.sleep(LOCKED_RETRY)  # for at most IDLE_TIMEOUT, if a worker was frozen while it fetched one
         await self.forget(keys)
         return len(keys)
 
     async def reap(self, owners: Collection[str], result: Callable[[str], str]) -> list[str]:
         """End the attempts whose workers have not renewed their lease; returns their keys. `result` gets the worker's name."""
-        async with self._in_time():
-            stalled = await self._manager.get_stalled_jobs(seconds_since_heartbeat=self.lease)
-        workers = {job.id: job.worker_id for job in stalled if f"{job.queue}/".startswith(f"{self._cluster}/")}
-        rows = await self._all(FIND_LOST, job_ids=list(workers), owners=list(owners), lease=self.lease) if workers else []
-        lost = [(FetchedJob(row["id"], row["key"], workers[row["id"]]), result(row["worker"] or "its worker")) for row in rows]
+        rows = await self._all(FIND_LOST, cluster=self._cluster, owners=list(owners), lease=self.lease)
+        lost = [(FetchedJob(row["id"], row["key"], row["worker_id"]), result(row["worker"] or "its worker")) for row in rows]
         return sorted(await self.finish(lost)) if lost else []
 
     async def find_workers(self) -> list[WorkerState]:
@@ -506,8 +495,9 @@ class JobQueue:
 
     async def unregister(self, worker_id: int) -> None:
         """Remove a worker that has stopped."""
-        async with self._in_time():
-            await self._manager.unregister_worker(worker_id)
+        async with self._transaction() as (db, manager):
+            await manager.unregister_worker(worker_id)
+            await db.execute("delete from heartbeatd_worker where id = %s", (worker_id,))
 
     async def renew(self, worker_id: int) -> bool | None:
         """Renew the lease of a worker. Returns whether it is to take no more jobs; None: its registration was removed."""
@@ -518,12 +508,14 @@ class JobQueue:
         return bool(rows[0]["is_draining"]) if rows else None
 
     async def remove_dead_workers(self) -> None:
-        """Delete the rows of workers that have not renewed their lease for ten times its length."""
-        async with self._in_time():
-            await self._manager.prune_stalled_workers(10 * self.lease)
-        await self._run("delete from heartbeatd_worker where id not in (select id from procrastinate_workers)")
+        """Remove the workers of this cluster that have not renewed their lease for ten times its length.
 
-    async def fetch(self, worker_id: int, name: str, room: int) -> list[FetchedJob]:
+        Other clusters may have longer leases. So may programs that use the tables of the library for themselves.
+        """
+        for row in await self._all(FIND_DEAD_WORKERS, cluster=self._cluster, lease=10 * self.lease):
+            await self.unregister(row["id"])
+
+    async def fetch(self, worker_id: int, room: int) -> list[FetchedJob]:
         """Fetch jobs that may run now, at most `room`, and not more than `MAX_FETCHED`."""
         async with self._transaction() as (db, manager):
             if (first := await manager.fetch_job(self._served, worker_id)) is None:
@@ -532,21 +524,21 @@ class JobQueue:
             async with db.pipeline():
                 others = (manager.fetch_job(self._served, worker_id) for _ in range(min(room, MAX_FETCHED) - 1))
                 jobs = [first, *(job for job in await asyncio.gather(*others) if job is not None)]
-            return await self._begin_attempts(db, jobs, worker_id, name)
+            return await self._begin_attempts(db, jobs, worker_id)
 
-    async def fetched_jobs(self, worker_id: int, name: str, but: Collection[int]) -> list[FetchedJob]:
+    async def fetched_jobs(self, worker_id: int, but: Collection[int]) -> list[FetchedJob]:
         """The jobs that a worker has fetched, except those that it knows: the answer to a fetch may have been lost."""
         async with self._transaction() as (db, manager):
             found = await manager.list_jobs_async(status=Status.DOING.value, worker_id=worker_id)
             jobs = [job for job in found if job.id not in but]
-            return await self._begin_attempts(db, jobs, worker_id, name) if jobs else []
+            return await self._begin_attempts(db, jobs, worker_id) if jobs else []
 
     async def _begin_attempts(
-        self, db: psycopg.AsyncConnection[TupleRow], jobs: Sequence[Job], worker_id: int, name: str
+        self, db: psycopg.AsyncConnection[TupleRow], jobs: Sequence[Job], worker_id: int
     ) -> list[FetchedJob]:
         servers = [job.task_kwargs.get("server") for job in jobs]
         columns = _columns(jobs, "id", "lock")
-        rows = await (await db.execute(BEGIN_ATTEMPTS, {"name": name, "servers": servers, **columns})).fetchall()
+        rows = await (await db.execute(BEGIN_ATTEMPTS, {"worker_id": worker_id, "servers": servers, **columns})).fetchall()
         begun = {job_id: FetchedJob(job_id, key, worker_id, *more) for job_id, key, *more in rows}
         return [begun.get(job.id) or FetchedJob(job.id, None, worker_id) for job in jobs]
 
@@ -555,14 +547,16 @@ class JobQueue:
 
         From now on no run of these agents begins. Runs in progress continue.
         """
-        await self._run(HOLD_LANES, lanes=list(lanes), holder=holder, seconds=self.lease, is_held=is_held)
+        locks = [self._lock_prefix + lane for lane in lanes]
+        await self._run(HOLD_LANES, lanes=locks, holder=holder, seconds=self.lease, is_held=is_held)
 
     async def take_lane(self, lane: str, holder: str) -> str | None:
         """Take a lock for all machines, or prolong its time. Returns what the holder, in its turn, must still wait for."""
         await self.hold_lanes([lane], holder, is_held=False)
         # Waits for a worker that is fetching a job of this agent at the moment.
-        await self._run("select 1 from procrastinate_jobs where lock = %(lane)s and status = 'todo' for share", lane=lane)
-        rows = await self._all(LANE_OBSTACLES, lane=lane, holder=holder, lease=self.lease)
+        lock = self._lock_prefix + lane
+        await self._run("select 1 from procrastinate_jobs where lock = %(lock)s and status = 'todo' for share", lock=lock)
+        rows = await self._all(LANE_OBSTACLES, lane=lock, holder=holder, cluster=self._cluster, lease=self.lease)
         if rows:
             return str(rows[0]["why"])
         await self.hold_lanes([lane], holder)
@@ -570,12 +564,13 @@ class JobQueue:
 
     async def release_lanes(self, holder: str, but: Collection[str] = ()) -> None:
         """Release all locks of a holder, except some. Rows of holders that have vanished are deleted too."""
-        await self._run(RELEASE_LANES, holder=holder, but=list(but), days=KEPT_DAYS)
+        kept = [self._lock_prefix + lane for lane in but]
+        await self._run(RELEASE_LANES, holder=holder, but=kept, days=KEPT_DAYS)
 
     async def is_in_progress(self, lane: str, run_mark: str) -> bool:
         """Whether a worker executes a run with this mark, `<owner>/<run id>`, of this agent."""
         async with self._in_time():
-            jobs = await self._manager.list_jobs_async(status=Status.DOING.value, lock=lane)
+            jobs = await self._manager.list_jobs_async(status=Status.DOING.value, lock=self._lock_prefix + lane)
         return any(str(job.task_kwargs.get("attempt")).startswith(f"{run_mark}/") for job in jobs)
 
     async def finish(self, results: Sequence[tuple[FetchedJob, str]]) -> set[str]:
@@ -622,7 +617,7 @@ class JobQueue:
         while True:
             with suppress(QueueUnavailable):
                 await self.open()
-                async with _translate_errors():
+                async with self._translating_errors():
                     await listen()
             await asyncio.sleep(LISTEN_RETRY)
 
@@ -646,16 +641,20 @@ class JobQueue:
 
     @asynccontextmanager
     async def _in_time(self) -> AsyncIterator[None]:
-        async with _translate_errors():
-            try:
-                async with asyncio.timeout(self.timeout):
-                    yield
-            except (psycopg.errors.UndefinedTable, exceptions.ConnectorException) as error:
-                if isinstance(error.__cause__ or error, psycopg.errors.UndefinedTable):
-                    self._is_open = False  # the database was emptied
-                raise
-            except TimeoutError as error:
-                raise QueueUnavailable(f"the server did not answer within {self.timeout:g} s") from error
+        async with self._translating_errors(), asyncio.timeout(self.timeout):
+            yield
+
+    @asynccontextmanager
+    async def _translating_errors(self) -> AsyncIterator[None]:
+        try:
+            yield
+        except TimeoutError as error:
+            raise QueueUnavailable(f"the server did not answer within {self.timeout:g} s") from error
+        except (exceptions.ConnectorException, exceptions.AppNotOpen, psycopg.Error, OSError) as error:
+            cause = error.__cause__ or error if isinstance(error, exceptions.ConnectorException) else error
+            if isinstance(cause, psycopg.errors.UndefinedTable):
+                self._is_open = False  # the database was emptied
+            raise QueueUnavailable(_problem_of(cause)) from error
 
 
 def ask_queue(remote: RemoteQueue, ask: Callable[[JobQueue], Awaitable[T]], *, may_create: bool = True) -> T:
@@ -688,16 +687,6 @@ async def _read_identity(db: psycopg.AsyncConnection[TupleRow]) -> str:
 
 def _columns(values: Sequence[object], *names: str) -> dict[str, object]:
     return {name: [getattr(each, name) for each in values] for name in names}
-
-
-@asynccontextmanager
-async def _translate_errors() -> AsyncIterator[None]:
-    try:
-        yield
-    except exceptions.ConnectorException as error:
-        raise QueueUnavailable(_problem_of(error.__cause__ or error)) from error
-    except (psycopg.Error, OSError, TimeoutError, exceptions.AppNotOpen) as error:
-        raise QueueUnavailable(_problem_of(error)) from error
 
 
 def _problem_of(error: BaseException) -> str:

@@ -136,7 +136,6 @@ class RemoteWorker:
         self._worker_id: int | None = None
         self._compared_at = float("-inf")  # the jobs that it has fetched with those that it knows
         self._lease_ends = float("-inf")
-        self._stopping = False
         self._is_draining = False
         self._main: asyncio.AbstractEventLoop | None = None
         self._jobs_announced = asyncio.Event()
@@ -160,7 +159,7 @@ class RemoteWorker:
 
     def find_problem(self) -> str | None:
         """Why it takes no runs now; None if it does. From any thread."""
-        if self._stopping:
+        if self._stop_wanted.is_set():
             return "it is stopping"
         if self._is_draining:
             return "it takes no more runs"
@@ -194,18 +193,16 @@ class RemoteWorker:
         """
         self._main = asyncio.get_running_loop()
         listen = partial(self._queue.listen_for_jobs, self._on_announcement)
-        loops = (self._keep_lease, self._watch_lease, self._watch_cancellations, listen)
+        endless = (self._keep_lease, self._watch_lease, self._watch_cancellations, self._report_results, listen)
         fetching = asyncio.create_task(run_again_after_errors(self._fetch))
-        tasks = [asyncio.create_task(run_again_after_errors(each)) for each in loops]
-        reporting = asyncio.create_task(run_again_after_errors(self._report_results))
+        tasks = [asyncio.create_task(run_again_after_errors(each)) for each in endless]
         await self._stop_wanted.wait()
-        self._stopping = True
         self._jobs_announced.set()
         await fetching
-        await self._wait_until_idle(grace, lambda: self._end_wanted.is_set())
+        await self._wait_until_idle(grace, self._end_wanted.is_set)
         self._interrupt_all(STOPPED)
         await self._wait_until_idle(2 * STUCK_SECONDS)
-        await cancel_until_ended((*tasks, reporting))
+        await cancel_until_ended(tasks)
         if self._worker_id is not None:
             with suppress(QueueUnavailable):
                 await self._queue.unregister(self._worker_id)
@@ -278,7 +275,7 @@ class RemoteWorker:
 
     async def _fetch(self) -> None:
         """Fetch tasks whenever there is room for one."""
-        while not self._stopping:
+        while not self._stop_wanted.is_set():
             self._jobs_announced.clear()
             if self._is_draining and not self._attempts:
                 self._stop_wanted.set()  # here, because no fetch is in progress that could bring another task
@@ -291,8 +288,8 @@ class RemoteWorker:
                     if asked_at - self._compared_at >= self._queue.lease / RENEWALS_PER_LEASE:
                         self._compared_at = asked_at
                         known = [each.job.job_id for each in self._attempts.values() if each.job.worker_id == worker_id]
-                        fetched = await self._queue.fetched_jobs(worker_id, self._name, known)
-                    fetched += await self._queue.fetch(worker_id, self._name, room)
+                        fetched = await self._queue.fetched_jobs(worker_id, known)
+                    fetched += await self._queue.fetch(worker_id, room)
                 except QueueUnavailable as error:
                     self._compared_at = float("-inf")  # the fetch may have been committed
                     self._report_problem(str(error))
@@ -320,7 +317,7 @@ class RemoteWorker:
             return Interrupted("its attempt was withdrawn", was_stopped=True)
         if fetched.may_have_begun:
             return Interrupted(MAY_HAVE_BEGUN, was_stopped=False)
-        if self._stopping:
+        if self._stop_wanted.is_set():
             return self._interrupted(STOPPED)
         if fetched.worker_id != self._worker_id:  # the lease was lost during the fetch, so another worker may get the task
             return self._interrupted(LOST_CONTACT)
@@ -344,7 +341,7 @@ class RemoteWorker:
                 return
             except Exception as problem:  # noqa: BLE001 (the job would stay in progress)
                 may_change = isinstance(problem, AttemptRefused) and problem.may_change
-                if not may_change or self.clock() >= last_look or self._stopping:
+                if not may_change or self.clock() >= last_look or self._stop_wanted.is_set():
                     self._refuse(attempt, problem)
                     return
             was_refused = True

@@ -7,6 +7,7 @@ import itertools
 import threading
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import ExitStack
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -20,7 +21,7 @@ from servers.postgres import PostgresServer
 
 from heartbeatd.secret import Secret
 from scheduler.extras.cluster.executors import RemoteExecutor
-from scheduler.extras.cluster.job_queue import JobQueue, QueueUnavailable
+from scheduler.extras.cluster.job_queue import JobQueue, QueueUnavailable, ask_queue
 from scheduler.extras.cluster.payloads import ClaimCodec
 from scheduler.extras.cluster.remote_worker import RemoteWorker
 from scheduler.model.entry import Claim, HeartbeatEntry, OpenRun
@@ -125,12 +126,12 @@ class Once:
 
     def __init__(self, *, is_made: bool = False) -> None:
         self._is_made = is_made
-        self._has_failed = False
+        self.has_failed = False
 
     async def __call__(self, call: Call) -> Any:
-        answer = await call() if self._has_failed or self._is_made else True
-        if answer != [] and not self._has_failed:
-            self._has_failed = True
+        answer = await call() if self.has_failed or self._is_made else True
+        if answer != [] and not self.has_failed:
+            self.has_failed = True
             raise QueueUnavailable("the connection was lost")
         return answer
 
@@ -161,16 +162,7 @@ def queue_in(dsn: str, name: str, lease: float = 60.0) -> RemoteQueue:
 
 def use_queue(dsn: str, name: str, act: Callable[[JobQueue], Awaitable[T]]) -> T:
     """The result of `act` over new connections. Raises QueueUnavailable."""
-
-    async def connect_and_act() -> T:
-        queue = JobQueue(queue_in(dsn, name))
-        try:
-            await queue.open()
-            return await act(queue)
-        finally:
-            await queue.close()
-
-    return asyncio.run(asyncio.wait_for(connect_and_act(), PATIENCE))
+    return ask_queue(queue_in(dsn, name), act)
 
 
 def no_settings() -> Settings:
@@ -187,7 +179,7 @@ def links_of_texts(
     return DaemonLinks(dict, owner, loop, notify, may_submit, lambda _: None, lambda _: None, Tracing(no_settings))
 
 
-class RemoteBench:
+class RemoteBench(ExitStack):
     """Makes executors and workers of one queue, which no other test uses. All are stopped at the end of the context.
 
     The clocks of the workers are ahead by `offset` seconds: a jump is what a worker sees that was frozen.
@@ -196,6 +188,7 @@ class RemoteBench:
     def __init__(
         self, server: PostgresServer, clock: BootClock, wait_until: Callable[[Callable[[], object]], None] = patience.wait_until
     ) -> None:
+        super().__init__()
         self._clock = clock
         self._wait_until = wait_until
         self._server = server
@@ -206,17 +199,6 @@ class RemoteBench:
         self.queue = f"queue{next(QUEUES)}"
         self.offset = 0.0
         self.entries = TextEntries()
-        self._closers: list[Callable[[], None]] = []
-
-    def __enter__(self) -> RemoteBench:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        for close in reversed(self._closers):
-            close()
 
     def query(self, statement: str) -> str:
         """The output of psql. {queue} stands for the name of the queue."""
@@ -245,7 +227,8 @@ class RemoteBench:
         loop = WorkerLoop(self._clock)
         links = links_of_texts(owner or self.queue, loop, notify, may_submit)
         executor = TextExecutor(kind(queue_in(self.dsn, self.queue, lease)), self.entries, links)
-        self._closers += [loop.close, executor.close]  # called in reverse
+        self.callback(loop.close)
+        self.callback(executor.close)  # called first
         return executor
 
     def submit(self, *tasks: str, **options: Any) -> TextExecutor:
@@ -299,7 +282,7 @@ class RemoteBench:
             assert not thread.is_alive()
             loop.close()
 
-        self._closers.append(stop)
+        self.callback(stop)
         return worker
 
 

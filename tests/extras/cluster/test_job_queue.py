@@ -21,14 +21,13 @@ from servers.postgres import PostgresServer
 
 from scheduler import __version__
 from scheduler.extras.cluster import job_queue
-from scheduler.extras.cluster.job_queue import AttemptEnd, FetchedJob, JobQueue, NewAttempt, QueueUnavailable, UnbegunEnds
+from scheduler.extras.cluster.job_queue import AttemptEnd, FetchedJob, JobQueue, NewAttempt, QueueUnavailable
 from scheduler.model.daemon_health import WorkerState
 from scheduler.system.boot_clock import BootClock
 
 pytestmark = [required_programs.needs("initdb"), pytest.mark.anyio]
 
 LEASE = 60.0
-ENDS = UnbegunEnds("owner", "unbegun", "lost")
 OVER = -1.0  # seconds; of a lease that ended a second ago
 NAMES = (f"own{number}" for number in itertools.count(1))
 
@@ -49,13 +48,13 @@ class OwnQueue(JobQueue):
     async def submit_and_fetch(self, run: int = 1) -> FetchedJob:
         """The job of an attempt that a worker has fetched."""
         await self.submit([self.attempt(run)])
-        (job,) = await self.fetch(await self.register("w"), "w", 1)
+        (job,) = await self.fetch(await self.register("w"), 1)
         return job
 
     async def fetch_again(self, job: FetchedJob, room: int = 1) -> list[str | None]:
         """The keys of the jobs that the worker of this job fetches next."""
         assert job.worker_id is not None
-        return [each.key for each in await self.fetch(job.worker_id, "w", room)]
+        return [each.key for each in await self.fetch(job.worker_id, room)]
 
 
 @asynccontextmanager
@@ -120,6 +119,24 @@ async def test_a_worker_that_renewed_its_lease_too_long_ago_is_not_listed_and_no
         assert [each.name for each in await own.find_workers()] == listed
 
 
+async def test_clusters_in_one_database_share_no_locks_and_do_not_remove_each_others_workers(own: OwnQueue) -> None:
+    """They differ in `executor.queue`. Both have an agent of the same name, and the lease of the other one is shorter."""
+    other = OwnQueue(own.dsn)
+    async with opened(other):
+        await other.submit([replace(other.attempt(), lock=own.lane)])  # no worker takes it
+        await other.hold_lanes([own.lane], "busy")
+        job = await own.submit_and_fetch()
+        assert (job.key, job.held_by) == (own.attempt().key, None)
+        assert await other.take_lane(own.lane, "busy") is None
+        other.lease = OVER
+        await other.remove_dead_workers()
+    assert job.worker_id is not None
+    assert await own.renew(job.worker_id) is False
+    own.lease = OVER
+    await own.remove_dead_workers()
+    assert await own.renew(job.worker_id) is None
+
+
 async def test_a_program_of_an_earlier_run_is_not_taken_for_one_of_the_run_in_progress(own: OwnQueue) -> None:
     await own.submit_and_fetch(run=12)
     assert [await own.is_in_progress(own.lane, f"{own.owner}/{run}") for run in (12, 1)] == [True, False]
@@ -146,7 +163,7 @@ async def test_a_job_that_nobody_wants_does_not_keep_its_lane_locked_when_its_wo
 async def test_a_cancelled_run_keeps_the_lock_of_its_agent_until_its_worker_has_ended_it(own: OwnQueue) -> None:
     job, following = await own.submit_and_fetch(), own.attempt(run=2)
     await own.submit([following])
-    assert await own.withdraw([job.key or ""], "cancelled", ENDS) == []
+    assert await own.withdraw([job.key or ""], "cancelled") == []
     assert await own.fetch_again(job) == []
     await own.finish([(job, "{}")])
     assert await own.fetch_again(job) == [following.key]
@@ -163,7 +180,7 @@ async def test_an_attempt_whose_submission_is_being_committed_is_withdrawn_and_d
     )
 
     def cancel_before_the_commit() -> bool:
-        withdraw = lambda queue: queue.withdraw([key], "cancelled", ENDS, [key])  # noqa: E731
+        withdraw = lambda queue: queue.withdraw([key], "cancelled", "unbegun", absent=[key])  # noqa: E731
         answers.append(cancelling.submit(use_queue, own.dsn, own.owner, withdraw))
         deadline = time.monotonic() + PATIENCE
         while not answers[0].done() and postgres.query(own.dsn, waiting) == "0":
@@ -175,8 +192,8 @@ async def test_an_attempt_whose_submission_is_being_committed_is_withdrawn_and_d
     # If the second withdrawal were first, the attempt would be absent.
     assert await asyncio.wrap_future(answers[0]) == [key]
     assert await own.results([own.owner], []) == []
-    assert await own.withdraw([key], "cancelled", ENDS, [key]) == []
-    assert await own.results([own.owner], []) == [AttemptEnd(key, ENDS.unbegun, None)]
+    assert await own.withdraw([key], "cancelled", "unbegun", absent=[key]) == []
+    assert await own.results([own.owner], []) == [AttemptEnd(key, "unbegun", None)]
 
 
 async def test_an_attempt_that_is_submitted_twice_is_executed_once(own: OwnQueue) -> None:
@@ -222,11 +239,11 @@ async def test_a_burst_does_not_read_the_whole_table_for_each_run(
         if idle:
             postgres.query(dsn, "vacuum analyze procrastinate_jobs")
         for _ in range(idle):
-            await own.fetch(worker, "w", 16)
+            await own.fetch(worker, 16)
         attempts = [replace(own.attempt(run), lock=f"agent/{run}") for run in range(burst)]
         for start in range(0, burst, 500):
             await own.submit(attempts[start : start + 500])
-        assert sum([len(await own.fetch(worker, "w", 16)) for _ in range(0, fetched, 16)]) == fetched
+        assert sum([len(await own.fetch(worker, 16)) for _ in range(0, fetched, 16)]) == fetched
     read = "select seq_tup_read, idx_tup_fetch from pg_stat_user_tables where relname = 'procrastinate_jobs'"
     by_table, by_index = map(int, postgres.query(dsn, f"select pg_stat_force_next_flush(); {read}").split()[-1].split("|"))
     assert by_table < 10 * burst
@@ -240,7 +257,7 @@ async def test_a_worker_fetches_only_runs_of_its_queues(own: OwnQueue) -> None:
     for serves, runs in ((["default"], [0]), (["big", "gpu"], [1, 2])):
         served = JobQueue(queue_in(own.dsn, own.owner), serves)
         async with opened(served):
-            fetched = await served.fetch(await served.register("w"), "w", 10)
+            fetched = await served.fetch(await served.register("w"), 10)
         assert sorted(str(job.key) for job in fetched) == [own.attempt(run).key for run in runs]
 
 
@@ -259,7 +276,7 @@ async def test_a_worker_is_listed_with_its_queues_its_runs_and_whether_it_drains
     async with opened(serving), opened(other):
         await other.register("of another cluster")
         worker = await serving.register("w")
-        await serving.fetch(worker, "w", 1)
+        await serving.fetch(worker, 1)
     listed = WorkerState("w", ("default", "gpu"), __version__, running=1)
     assert await own.find_workers() == [listed]
     assert (await own.drain("w"), await own.drain("other"), await own.renew(worker)) == ([1], [], True)
@@ -279,11 +296,11 @@ async def test_a_worker_works_with_the_rights_that_the_documentation_gives_to_it
         postgres.query(dsn, grant_rights)
         async with opened(worker := as_user("worker")):
             number = await worker.register("w")
-            jobs = await worker.fetch(number, "w", 2)
+            jobs = await worker.fetch(number, 2)
             await worker.hold_lanes(["agent/1"], "w")
             await worker.release_lanes("w")
             assert (await worker.renew(number), await worker.end_reasons(jobs)) == (False, {})
-            assert await worker.fetched_jobs(number, "w", [job.job_id for job in jobs]) == []
+            assert await worker.fetched_jobs(number, [job.job_id for job in jobs]) == []
             assert len(await worker.finish([(each, "{}") for each in jobs])) == 2
             await worker.remove_dead_workers()
             await worker.unregister(number)

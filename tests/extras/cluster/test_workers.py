@@ -46,7 +46,6 @@ from scheduler.extras.cluster.job_queue import (
     JobQueue,
     NewAttempt,
     QueueUnavailable,
-    UnbegunEnds,
 )
 from scheduler.extras.cluster.payloads import AttemptRefused, ClaimCodec
 from scheduler.extras.cluster.remote_worker import TIME_OVER, TOO_LATE, Permit
@@ -61,7 +60,6 @@ from scheduler.work.run_extras import resources_of_run
 pytestmark = [required_programs.needs("initdb"), pytest.mark.process]
 
 LEASE = 2.0
-ENDS = UnbegunEnds("owner", "unbegun", "lost")
 JOBS = "select count(*) from procrastinate_jobs where queue_name = '{queue}'"
 
 
@@ -430,7 +428,7 @@ def test_a_worker_ends_a_job_that_it_has_fetched_and_does_not_know(bench: Remote
     clock.wait_until(lambda: worker.find_problem() is None)
     bench.query(
         "insert into procrastinate_jobs (queue_name, task_name, lock, status, worker_id)"
-        " select queue, 'x', '{queue}/a', 'doing', id from heartbeatd_worker where queue = '{queue}'"
+        " select queue, 'x', '{queue}/agent/{queue}/a', 'doing', id from heartbeatd_worker where queue = '{queue}'"
     )
     executor.submit(1, "a")
     assert bench.ends(executor) == ["A"]
@@ -518,11 +516,24 @@ def test_the_late_result_of_a_worker_that_was_believed_lost_changes_nothing_and_
     assert bench.ends(executor) == ["lost"]
 
 
-def test_a_recorded_result_does_not_count_as_late_although_the_answer_was_lost(bench: RemoteBench, clock: SimulatedClock) -> None:
-    worker = bench.start_worker(kind=faulty(finish=Once(is_made=True)))
-    assert bench.ends(bench.submit("a")) == ["A"]
-    clock.wait_until(lambda: worker.in_progress == 0)
-    assert worker.metrics()["heartbeatd_worker_stale_results_total"] == 0
+@pytest.mark.parametrize("is_made", [False, True], ids=["before the call", "before the answer"])
+@pytest.mark.parametrize("call", ["submit", "register", "renew", "fetch", "finish", "results", "forget"])
+def test_a_cut_of_the_connection_loses_no_run_and_doubles_none(
+    bench: RemoteBench, clock: SimulatedClock, call: str, is_made: bool
+) -> None:
+    """Each call of the scheduler and of the worker fails once. The result does not count as late."""
+    work, fault = Work(is_open=False), Once(is_made=is_made)
+    worker = bench.start_worker(work, lease=LEASE, kind=faulty(**{call: fault}))
+    executor = bench.submit("a", kind=faulty(**{call: fault}))
+    clock.wait_until(lambda: work.begun and (fault.has_failed or call in ("finish", "results", "forget")))
+    ends_at = clock.now + LEASE
+    clock.wait_until(lambda: clock.now > ends_at)  # the run lasts longer than a lease
+    work.gate.set()
+    assert bench.ends(executor) == ["A"]
+    executor.ack([1])
+    clock.wait_until(lambda: executor.is_flushed() and fault.has_failed and worker.in_progress == 0)
+    assert (work.begun, worker.metrics()["heartbeatd_worker_stale_results_total"]) == (["a"], 0)
+    assert bench.query(f"{JOBS}; select count(*) from heartbeatd_attempt where owner = '{{queue}}'") == "0\n0"
 
 
 def test_a_worker_ends_a_task_that_its_scheduler_no_longer_wants(bench: RemoteBench, clock: SimulatedClock) -> None:
@@ -553,7 +564,7 @@ def test_the_lane_of_a_program_left_behind_is_locked_before_the_run_ends_and_fre
 
     bench.start_worker(carry, name=bench.queue, locked_lanes=lambda: list(left), kind=faulty(finish=finish))
     executor = bench.submit("agent/left")
-    assert (bench.ends(executor), locked_at_end) == (["agent/left"], ["agent/left"])
+    assert (bench.ends(executor), locked_at_end) == (["agent/left"], [f"{bench.queue}/agent/left"])
     executor.submit(2, "agent/other")
     assert (bench.ends(executor, 2), bench.query(query)) == (["agent/left", "agent/other"], "")
 
@@ -587,9 +598,9 @@ def test_no_statement_waits_longer_than_its_timeout(bench: RemoteBench, postgres
         worker = await queue.register("worker")
         with postgres.locked(without_tables, *locks[1:]), postgres.locked(bench.dsn, *locks):
             for waiting in (
-                unopened.open(), queue.submit([NewAttempt("a", "owner", "a", "{}", 60.0)]), queue.withdraw(["a"], "cancelled", ENDS),
+                unopened.open(), queue.submit([NewAttempt("a", "owner", "a", "{}", 60.0)]), queue.withdraw(["a"], "cancelled"),
                 queue.find(["a"]), queue.register("worker"), queue.renew(worker), queue.remove_dead_workers(),
-                queue.fetch(worker, "worker", 1), queue.finish([(FetchedJob(1, "a", worker), "{}")]), queue.unregister(worker),
+                queue.fetch(worker, 1), queue.finish([(FetchedJob(1, "a", worker), "{}")]), queue.unregister(worker),
                 queue.find_workers(), queue.find_waiting(), queue.is_in_progress("agent/a", "owner/1"),
                 queue.find_in_progress(["owner"], 5.0),
             ):  # fmt: skip
@@ -616,7 +627,7 @@ def test_a_queue_of_another_version_of_the_library_is_reported_as_such(postgres:
     assert re.fullmatch(
         r"function procrastinate_fetch_job_v2\(.*\) does not exist; the tables of the queue were created by another version of"
         r" Procrastinate than the installed 3\.\d+\.\d+; apply its migrations",
-        problem_of(dsn, lambda queue: queue.fetch(1, "worker", 1)),
+        problem_of(dsn, lambda queue: queue.fetch(1, 1)),
     )
 
 
@@ -681,9 +692,9 @@ def test_a_worker_that_is_frozen_while_it_fetches_a_job_does_not_stop_the_queue(
         with postgres.locked(bench.dsn, fetch, *([begin] if has_begun else ())):
             await opened_later.open()
             await queue.submit(attempts[1:])
-            assert await queue.withdraw([each.key for each in attempts[:2]], "timeout", ENDS) == [attempts[0].key]
-            assert await queue.results([name], []) == [AttemptEnd(attempts[1].key, ENDS.unbegun, None)]
-            assert {job.key for job in await queue.fetch(worker, "worker", 4)} == {attempts[2].key}
+            assert await queue.withdraw([each.key for each in attempts[:2]], "timeout", "unbegun") == [attempts[0].key]
+            assert await queue.results([name], []) == [AttemptEnd(attempts[1].key, "unbegun", None)]
+            assert {job.key for job in await queue.fetch(worker, 4)} == {attempts[2].key}
         await opened_later.close()
 
     bench.use(use_beside_it)
