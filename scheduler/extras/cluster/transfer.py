@@ -71,10 +71,8 @@ def copy_all_rows(source: Path | str, target: Store) -> dict[str, int]:
     counts differ at the end; then the target is unchanged.
     """
     with closing(open_read_only_any_version(source)) as origin, closing(open_empty_database()) as model:
-        tables = [
-            row["name"]
-            for row in model.execute("select name from sqlite_master where type = 'table' and sql like '%strict%' order by name")
-        ]
+        ours = model.execute("select name, sql from sqlite_master where type = 'table' and sql like '%strict%' order by name")
+        tables = {row["name"]: row["sql"] for row in ours}
         for side in (origin, target.connection):
             if not is_file(side):  # one statement may take as long as it needs, and each side waits for the other
                 side.execute("set statement_timeout = 0")
@@ -87,8 +85,10 @@ def copy_all_rows(source: Path | str, target: Store) -> dict[str, int]:
                 if db.execute(f"select 1 from {table} limit 1").fetchone():  # noqa: S608 (our own name)
                     raise StoreError(f"the target has rows already (in the table {table}); name an empty database")
                 _copy_table(origin, db, table)
-            for table, last in _last_ids(origin, tables).items():
-                _reserve_ids(db, table, last)
+            generated = "autoincrement" if is_file(db) else "id integer primary key"  # in a file, others follow the highest one
+            for table, definition in tables.items():
+                if generated in definition and (last := _last_id(origin, table)):
+                    _reserve_ids(db, table, last)
             counts = {}
             for table in tables:
                 number, found = (side.execute(f"select count(*) from {table}").fetchone()[0] for side in (origin, db))  # noqa: S608
@@ -107,28 +107,19 @@ def _copy_table(origin: sqlite3.Connection, db: sqlite3.Connection, table: str) 
         db.executemany(statement, [tuple(row) for row in batch])
 
 
-def _last_ids(db: sqlite3.Connection, tables: list[str]) -> dict[str, int]:
-    """The highest id that each table with generated ids has ever used, if it has used one."""
-    query = "select name, seq from sqlite_sequence"
+def _last_id(db: sqlite3.Connection, table: str) -> int:
+    """The highest id that a table with generated ids has ever used; 0 if none."""
+    query = "select seq from sqlite_sequence where name = ?"  # a file has a row there only for some tables
     if not is_file(db):
-        query = "select left(sequencename, -7), last_value from pg_sequences where schemaname = current_schema()"  # NAME_id_seq
-    used = {name: seq or 0 for name, seq in db.execute(query)}
-    # In a file, only some of them have a row there.
-    with_ids = {table for table in tables if "id integer primary key" in _definition(db, table)} if is_file(db) else {*used}
-    present = {table: db.execute(f"select max(id) from {table}").fetchone()[0] or 0 for table in with_ids}  # noqa: S608 (our names)
-    return {table: last for table, highest in present.items() if (last := max(used.get(table, 0), highest))}
-
-
-def _definition(db: sqlite3.Connection, table: str) -> str:
-    return str(db.execute("select sql from sqlite_master where type = 'table' and name = ?", (table,)).fetchone()[0]).lower()
+        query = "select last_value from pg_sequences where schemaname = current_schema() and sequencename = ? || '_id_seq'"
+    used, highest = db.execute(query, (table,)).fetchone(), db.execute(f"select max(id) from {table}").fetchone()  # noqa: S608 (our name)
+    return max(used[0] or 0 if used else 0, highest[0] or 0)
 
 
 def _reserve_ids(db: sqlite3.Connection, table: str, last: int) -> None:
     """Let the next new row of a table get a higher id than this."""
     if not is_file(db):
-        db.execute(
-            "select setval(pg_get_serial_sequence(?, 'id')::regclass, ?::bigint, ?::bigint > 0)", (table, max(last, 1), last)
-        )
-    elif "autoincrement" in _definition(db, table):
+        db.execute("select setval(pg_get_serial_sequence(?, 'id')::regclass, ?::bigint)", (table, last))
+    else:
         db.execute("delete from sqlite_sequence where name = ?", (table,))
         db.execute("insert into sqlite_sequence (name, seq) values (?, ?)", (table, last))
