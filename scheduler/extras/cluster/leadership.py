@@ -86,8 +86,7 @@ class Leadership:
         self._problem: str | None = None  # of the last renewal
         self._stopped = threading.Event()
         self._threads: list[threading.Thread] = []
-        self._ends = threading.Lock()  # held while this daemon is notified, once, that it must stop
-        self._has_ended = False
+        self._ends = threading.Lock()  # so that only one of the threads notifies this daemon that it must stop
 
     def try_to_lead(self) -> str | None:
         """Take the lease if it is free. Returns why this daemon does not lead; None: it leads now.
@@ -172,10 +171,8 @@ class Leadership:
 
     def _keep(self, stopped: threading.Event) -> None:
         while not self._clock.wait(stopped, RENEW_EVERY):
-            problem = self._renew()
-            if problem is not None:
+            if (problem := self._renew()) is not None:
                 self._end(problem, stopped)
-                return
 
     def _watch(self, stopped: threading.Event) -> None:
         """Give up in time, even while the server or a proxy before it accepts a renewal and never answers.
@@ -184,7 +181,7 @@ class Leadership:
         """
         looked_at = self._clock.read()
         forgiven_until = looked_at
-        while not self._clock.wait(stopped, WATCH_EVERY) and not self._has_ended:
+        while not self._clock.wait(stopped, WATCH_EVERY):
             now = self._clock.read()
             if now - looked_at > FREEZE_GRACE:
                 forgiven_until = now + FREEZE_GRACE
@@ -194,9 +191,9 @@ class Leadership:
 
     def _end(self, problem: str, stopped: threading.Event) -> None:
         with self._ends:
-            if self._has_ended or stopped.is_set():
+            if stopped.is_set():
                 return
-            self._has_ended = True
+            stopped.set()
         connection = self._connection  # the other thread may disconnect meanwhile
         try:
             if connection is not None:

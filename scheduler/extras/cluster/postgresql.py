@@ -111,11 +111,9 @@ LEADER_EPOCH = "create unique index leader_epoch on _leader (epoch)"
 # (`count(*) filter` is one), so each use would have to be written twice: a list in one parameter (`json_each`), JSON in a column
 # of text, and `min` and `max` of two values, which are null if one is.
 FUNCTIONS = """
-create function min(bigint, bigint) returns bigint language sql immutable parallel safe as
+create function min(anycompatible, anycompatible) returns anycompatible language sql immutable parallel safe as
   'select case when $1 is null or $2 is null then null when $1 < $2 then $1 else $2 end';
-create function max(bigint, bigint) returns bigint language sql immutable parallel safe as
-  'select case when $1 is null or $2 is null then null when $1 > $2 then $1 else $2 end';
-create function max(double precision, double precision) returns double precision language sql immutable parallel safe as
+create function max(anycompatible, anycompatible) returns anycompatible language sql immutable parallel safe as
   'select case when $1 is null or $2 is null then null when $1 > $2 then $1 else $2 end';
 create function json_each(document text, out key text, out value text) returns setof record
   language sql immutable parallel safe rows 10 as $$
@@ -399,20 +397,6 @@ class ServerStore(Store):
         self._transaction = ""  # the id of the transaction in progress
         self._unknown: str | None = None  # that of the one whose commit may have been carried out
 
-    @classmethod
-    def open_server(cls, url: str, *, is_patient: bool = False) -> ServerStore:
-        """Connect, and create or migrate the tables. Raises StoreError, or DatabaseUnavailable if the server is down.
-
-        If the caller `is_patient`, the store is then returned without a connection, and `connect` tries again.
-        """
-        store = cls(url)
-        try:
-            store.connect()
-        except DatabaseUnavailable:
-            if not is_patient:
-                raise
-        return store
-
     def connect(self) -> None:
         """Connect, and create or migrate the tables, unless that has been done. Raises StoreError and DatabaseUnavailable."""
         if self._is_ready:
@@ -515,7 +499,21 @@ class ServerStore(Store):
         return DatabaseUnavailable(str(error)) if error.is_passing else error
 
 
-def open_server_read_only(url: str) -> sqlite3.Connection:
+def open_for_writing(url: str, *, is_patient: bool = False) -> ServerStore:
+    """Connect, and create or migrate the tables. Raises StoreError, or DatabaseUnavailable if the server is down.
+
+    If the caller `is_patient`, the store is then returned without a connection, and `connect` tries again.
+    """
+    store = ServerStore(url)
+    try:
+        store.connect()
+    except DatabaseUnavailable:
+        if not is_patient:
+            raise
+    return store
+
+
+def open_read_only(url: str) -> sqlite3.Connection:
     """A connection to the server that only reads. Raises StoreError if there is nothing to read."""
     server = describe_server(url)
     try:

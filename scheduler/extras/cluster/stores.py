@@ -17,8 +17,8 @@ from scheduler.extras.cluster.postgresql import (
     LEADER_LOCK,
     WRITER_SETTINGS,
     ServerConnection,
-    ServerStore,
-    open_server_read_only,
+    open_for_writing,
+    open_read_only,
 )
 from scheduler.store.lane_holds import COMMAND, COMMAND_HOLD, SERVER_NOW
 from scheduler.system.lanes import ClusterProblem
@@ -85,7 +85,5 @@ class ServerLane:
             raise ClusterProblem(str(error)) from error
 
 
-open_for_writing = ServerStore.open_server
-open_read_only = open_server_read_only
 make_standby = ServerStandby
 make_lane = ServerLane
