@@ -42,31 +42,24 @@ def test_a_cluster_without_faults_has_neither_losses_nor_repetitions() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changed", "lost"),
+    ("changed", "kind", "problem"),
     [
-        ({"runs": ALL["runs"][:2], "beats": BEATS[:2], "outbox": ALL["outbox"][:2], "messages": MESSAGES[:2]}, "slot 2 of 3"),
-        ({"beats": BEATS[:2]}, "run 2 of ops is alert without its own answer"),
-        ({"messages": MESSAGES[:2]}, "message key2 of run 2"),
-        ({"outbox": ALL["outbox"][:2], "messages": MESSAGES[:2]}, "run 2 of ops: no message of its answer"),
-        ({"runs": [*ALL["runs"][:2], {**run(2), "outcome": "abandoned"}]}, "run 2 of ops is abandoned None without a fault"),
+        ({"runs": ALL["runs"][:2], "beats": BEATS[:2], "outbox": ALL["outbox"][:2], "messages": MESSAGES[:2]}, "lost", "slot 2 of 3"),
+        ({"beats": BEATS[:2]}, "lost", "run 2 of ops is alert without its own answer"),
+        ({"messages": MESSAGES[:2]}, "lost", "message key2 of run 2"),
+        ({"outbox": ALL["outbox"][:2], "messages": MESSAGES[:2]}, "lost", "run 2 of ops: no message of its answer"),
+        ({"runs": [*ALL["runs"][:2], {**run(2), "outcome": "abandoned"}]}, "lost", "run 2 of ops is abandoned None without a fault"),
+        ({"runs": [*ALL["runs"], {**run(2), "id": 3}]}, "doubled", "slot 2 is in 2 records"),
+        ({"beats": [*BEATS, replace(BEATS[1], begun=2.5, ended=2.7, serial="other")]}, "doubled", "beats on one and one, 0.40 s apart"),
+        ({"beats": [*BEATS, replace(BEATS[1], begun=2.2, serial="other")]}, "doubled", "two beats at the same time"),
+        ({"messages": [*MESSAGES, MESSAGES[1]]}, "doubled", "message key1 after 0.00 s, without a fault"),
+        ({"messages": [*MESSAGES, replace(MESSAGES[1], body=b"[]")], "faults": [CUT]}, "doubled", "message key1 with several bodies"),
     ],
-)
-def test_what_is_missing_is_lost(changed: dict[str, Any], lost: str) -> None:
-    assert any(lost in each for each in compare(**changed).lost)
-
-
-@pytest.mark.parametrize(
-    ("changed", "doubled"),
-    [
-        ({"runs": [*ALL["runs"], {**run(2), "id": 3}]}, "slot 2 is in 2 records"),
-        ({"beats": [*BEATS, replace(BEATS[1], begun=2.5, ended=2.7, serial="other")]}, "beats on one and one, 0.40 s apart"),
-        ({"beats": [*BEATS, replace(BEATS[1], begun=2.2, serial="other")]}, "two beats at the same time"),
-        ({"messages": [*MESSAGES, MESSAGES[1]]}, "message key1 after 0.00 s, without a fault"),
-        ({"messages": [*MESSAGES, replace(MESSAGES[1], body=b"[]")], "faults": [CUT]}, "message key1 with several bodies"),
-    ],
-)
-def test_what_came_twice_without_a_fault_is_doubled(changed: dict[str, Any], doubled: str) -> None:
-    assert any(doubled in each for each in compare(**changed).doubled)
+)  # fmt: skip
+def test_what_is_missing_is_lost_and_what_came_twice_without_a_fault_is_doubled(
+    changed: dict[str, Any], kind: str, problem: str
+) -> None:
+    assert any(problem in each for each in getattr(compare(**changed), kind))
 
 
 def test_a_beat_and_a_message_that_a_fault_has_repeated_are_counted() -> None:

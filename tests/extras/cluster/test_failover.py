@@ -44,21 +44,25 @@ def lose_from(world: World, at: str, until: str) -> None:
     world.fail_over(copy)
 
 
-def test_a_run_that_a_failover_may_repeat_says_so_and_later_runs_do_not(make_world: MakeWorld) -> None:
+@pytest.mark.parametrize(
+    ("at", "until", "takes", "calls", "tries"),
+    [
+        ("08:29", "08:31", 0, ["08:00", "08:30", "08:31", "09:00"], {"08:00": 1, "08:30": 2, "09:00": 1}),
+        ("08:00", "08:05", 1, ["08:00", "08:05", "08:30"], {"08:00": 2, "08:30": 1}),
+        ("08:31", "08:31", 0, ["08:00", "08:30", "09:00"], {"08:00": 1, "08:30": 1, "09:00": 1}),
+    ],
+    ids=["a run is lost", "the end of a run is lost", "nothing is lost"],
+)
+def test_a_run_that_a_failover_may_repeat_says_so_and_the_others_do_not(
+    make_world: MakeWorld, at: str, until: str, takes: int, calls: list[str], tries: dict[str, int]
+) -> None:
     world = make_world(agent(retries="0"))
-    lose_from(world, "08:29", "08:31")
+    world.scripts["ops"] = lambda call: Delayed("HEARTBEAT_OK", timedelta(minutes=takes))
+    lose_from(world, at, until)
     world.run(minutes=40)
-    assert [call.at.strftime("%H:%M") for call in world.calls] == ["08:00", "08:30", "08:31", "09:00"]
-    assert [(row["planned_at"][11:16], row["tries"]) for row in world.records()] == [("08:00", 1), ("08:30", 2), ("09:00", 1)]
-    assert [event.again for event in world.events_of(RunRecovered)] == [True]
-
-
-def test_a_run_whose_end_a_failover_has_lost_is_repeated_and_says_so(make_world: MakeWorld) -> None:
-    world = make_world(agent(retries="0"))
-    world.scripts["ops"] = lambda call: Delayed("HEARTBEAT_OK", timedelta(minutes=1))
-    lose_from(world, "08:00", "08:05")
-    world.run(minutes=40)
-    assert [(row["planned_at"][11:16], row["tries"]) for row in world.records()] == [("08:00", 2), ("08:30", 1)]
+    assert [call.at.strftime("%H:%M") for call in world.calls] == calls
+    assert {row["planned_at"][11:16]: row["tries"] for row in world.records()} == tries
+    assert [event.again for event in world.events_of(RunRecovered)] == [True] * (max(tries.values()) - 1)
 
 
 def test_a_command_that_a_failover_may_repeat_is_not_repeated_but_reported(make_world: MakeWorld) -> None:
@@ -114,14 +118,6 @@ def test_a_server_whose_timeline_cannot_be_read_now_is_no_other_server() -> None
 
     for sqlstate, expected in (("42501", "7"), ("57014", None), ("55000", None), ("", None)):
         assert read_server_identity(cast("ServerConnection", Server(sqlstate))) == expected, sqlstate
-
-
-def test_a_failover_that_has_lost_nothing_repeats_nothing(make_world: MakeWorld) -> None:
-    world = make_world(agent(retries="0"))
-    lose_from(world, "08:31", "08:31")
-    world.run(minutes=40)
-    assert [row["tries"] for row in world.records()] == [1, 1, 1]
-    assert world.events_of(RunRecovered) == []
 
 
 def test_an_agent_whose_run_nobody_carries_out_runs_again_within_a_minute(make_world: MakeWorld) -> None:

@@ -7,8 +7,8 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -52,20 +52,25 @@ def program_of(mark: str, process_id: str) -> Iterator[subprocess.Popen[bytes]]:
         program.wait(PATIENCE)
 
 
-@contextmanager
-def frozen_worker(folder: Path, *marks: str) -> Iterator[WorkerFile]:
-    """A worker with a guard and with these runs in progress. It is frozen, and its lease is over."""
+def frozen_worker(folder: Path) -> WorkerFile:
+    """A worker whose lease is over."""
     worker = WorkerFile(folder)
-    notes = [worker.note_run(mark) for mark in marks]
-    for note in notes:
-        note.__enter__()
-    guard = worker.start_guard(time.monotonic, LOOK_EVERY)
     worker.note_lease(time.monotonic() - 1)
-    try:
-        yield worker
-    finally:
-        worker.close()
-        os.waitpid(guard, 0)
+    return worker
+
+
+@contextmanager
+def guarded(worker: WorkerFile, *marks: str, clock: Callable[[], float] = time.monotonic) -> Iterator[WorkerFile]:
+    """The worker with these runs in progress, and with a guard. It stops in an orderly way at the end."""
+    with ExitStack() as notes:
+        for mark in marks:
+            notes.enter_context(worker.note_run(mark))
+        guard = worker.start_guard(clock, LOOK_EVERY)
+        try:
+            yield worker
+        finally:
+            worker.close()
+            os.waitpid(guard, 0)
 
 
 def test_the_guard_of_a_frozen_worker_ends_its_programs_but_not_those_of_the_repetition_by_another_worker(tmp_path: Path) -> None:
@@ -73,7 +78,7 @@ def test_the_guard_of_a_frozen_worker_ends_its_programs_but_not_those_of_the_rep
     mark = f"repeated-{os.getpid()}/1"
     same_place, elsewhere = WorkerFile(tmp_path), WorkerFile(tmp_path / "elsewhere")
     with program_of(mark, same_place.process_id) as kept, program_of(mark, elsewhere.process_id) as kept_elsewhere:
-        with frozen_worker(tmp_path, mark) as frozen:
+        with guarded(frozen_worker(tmp_path), mark) as frozen:
             for _ in range(3):  # in several looks
                 with program_of(mark, frozen.process_id) as ended:
                     wait_until(lambda: ended.poll() is not None)
@@ -95,12 +100,9 @@ def test_the_guard_ends_nothing_if_the_worker_has_another_lease_when_the_search_
             (tmp_path / "looks").touch()
         return 11 if calls == 1 else 9
 
-    with program_of(mark, worker.process_id) as program, worker.note_run(mark):
-        guard = worker.start_guard(clock, LOOK_EVERY)
+    with program_of(mark, worker.process_id) as program, guarded(worker, mark, clock=clock):
         wait_until((tmp_path / "looks").exists)
         assert program.poll() is None
-    worker.close()
-    os.waitpid(guard, 0)
 
 
 def test_a_program_that_was_being_started_when_its_worker_was_killed_is_ended(tmp_path: Path) -> None:
@@ -145,10 +147,9 @@ def test_a_guard_that_cannot_watch_its_worker_logs_why(tmp_path: Path) -> None:
     worker.path.unlink()
     with closing(logging.FileHandler(tmp_path / "log")) as handler:
         logging.getLogger(LOGGER_NAME).addHandler(handler)
-        os.waitpid(worker.start_guard(time.monotonic, LOOK_EVERY), 0)
-        logging.getLogger(LOGGER_NAME).removeHandler(handler)
+        with guarded(worker):
+            logging.getLogger(LOGGER_NAME).removeHandler(handler)
     assert "guard_failed" in (tmp_path / "log").read_text("utf-8")
-    worker.close()
 
 
 def leave_file(worker: WorkerFile) -> Path:
@@ -188,29 +189,21 @@ def test_a_run_that_another_worker_on_this_machine_repeats_continues(tmp_path: P
 def test_the_guard_of_a_worker_that_is_never_idle_knows_its_last_run(tmp_path: Path) -> None:
     """Its file does not grow, and the place of a run that has ended is used again."""
     last = f"last-{os.getpid()}/1"
-    worker = WorkerFile(tmp_path)
-    worker.note_lease(time.monotonic() - 1)
+    worker = frozen_worker(tmp_path)
     with worker.note_run("first/1"):
         for number in range(1000):
             with worker.note_run(f"many/{number:020}"):
                 pass
-        with worker.note_run(last), program_of(last, worker.process_id) as program:
-            guard = worker.start_guard(time.monotonic, LOOK_EVERY)
+        with program_of(last, worker.process_id) as program, guarded(worker, last):
             wait_until(lambda: program.poll() is not None)
-        assert worker.path.stat().st_size < 1000
-    worker.close()
-    os.waitpid(guard, 0)
+            assert worker.path.stat().st_size < 1000
 
 
 def test_the_guard_knows_a_run_beside_a_place_that_could_not_be_written(tmp_path: Path) -> None:
     mark = f"current-{os.getpid()}/1"
-    worker = WorkerFile(tmp_path)
-    with program_of(mark, worker.process_id) as program:
-        with worker.path.open("r+b") as file:
-            file.seek(HEADER)
-            file.write(f"\0\0+{mark}\n".encode())
-        worker.note_lease(time.monotonic() - 1)
-        guard = worker.start_guard(time.monotonic, LOOK_EVERY)
+    worker = frozen_worker(tmp_path)
+    with worker.path.open("r+b") as file:
+        file.seek(HEADER)
+        file.write(f"\0\0+{mark}\n".encode())
+    with program_of(mark, worker.process_id) as program, guarded(worker):
         wait_until(lambda: program.poll() is not None)
-    worker.close()
-    os.waitpid(guard, 0)
