@@ -40,7 +40,7 @@ MAX_BATCH = 500  # attempts that are submitted in one transaction
 CLOSE_SECONDS = 5.0
 CANCEL_AGAIN_SECONDS = 1.0
 KEEPS_PER_LEASE = 10  # by a command that has locked an agent
-NOT_TAKEN = "no worker took the run within its timeout; start `heartbeatd worker`, or raise limits.concurrency there"
+NOT_TAKEN = "no worker of its queue took the run within its timeout; start one, or raise limits.concurrency there"
 
 
 @dataclass(eq=False, slots=True)

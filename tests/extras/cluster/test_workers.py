@@ -24,7 +24,7 @@ import pytest
 import required_programs
 from checkout import HOME
 from click.testing import CliRunner
-from cluster_processes import Cluster
+from cluster_processes import Cluster, config_of, waiting_script
 from missing_libraries import run_without
 from patience import PATIENCE, wait_until
 from procrastinate.connector import LISTEN_TIMEOUT
@@ -190,6 +190,13 @@ def test_a_run_that_is_cancelled_after_a_failed_submission_is_not_submitted(
     leads.set()
     clock.wait_until(executor.is_flushed)
     assert (bench.query(attempts), bench.query(JOBS)) == ("0", "0")
+
+
+def test_a_run_that_no_worker_takes_in_time_says_that_it_needs_one_of_its_queue(bench: RemoteBench) -> None:
+    executor = bench.submit_all("a")
+    executor.cancel(1, "timeout")
+    advice = "start one, or raise limits.concurrency there"
+    assert bench.ends(executor) == [f"no worker of its queue took the run within its timeout; {advice}"]
 
 
 def test_a_run_that_is_cancelled_while_a_worker_fetches_it_does_not_go_on(bench: RemoteBench, clock: SimulatedClock) -> None:
@@ -654,7 +661,7 @@ def test_a_user_without_rights_for_the_queue_is_reported_as_such(postgres: Postg
 
 def test_the_doctor_creates_no_tables(tmp_path: Path, postgres: PostgresServer) -> None:
     dsn = postgres.database()
-    with Cluster(tmp_path, AGENT.format(script="true", state="state/h.db"), dsn) as cluster:
+    with Cluster(tmp_path, config_of("true"), dsn) as cluster:
         assert re.search(
             r"bad +queue +the queue of the workers cannot be used: its tables do not exist yet;"
             r" `heartbeatd run` and `heartbeatd worker` create them",
@@ -711,24 +718,12 @@ def test_the_server_ends_the_transaction_of_a_frozen_process_before_statements_t
 
 # Whole processes.
 
-AGENT = """\
-state: {state}
-server: {{listen: "127.0.0.1:0"}}
-executor: {{kind: procrastinate, dsn: "${{DSN}}", lease: 10s}}
-agents:
-  ops:
-    runner: {{kind: command, argv: [sh, -c, "{script}"]}}
-    heartbeat: {{interval: 1h, stagger: 0s, checklist: "- look\\n", deliver: log}}
-"""
-COUNTED = "echo $HEARTBEATD_AGENT >>{marks}; while [ ! -e {gate} ]; do sleep 0.05; done; echo HEARTBEAT_OK"
-
 
 @pytest.fixture
 def cluster(request: pytest.FixtureRequest, tmp_path: Path, postgres: PostgresServer) -> Iterator[Cluster]:
-    marks, gate, dsn = tmp_path / "marks", tmp_path / "gate", postgres.database()
-    script = COUNTED.format(marks=f"'{marks}'", gate=f"'{gate}'")
+    dsn = postgres.database()
     state = dsn if getattr(request, "param", "file") == "server" else "state/h.db"
-    with Cluster(tmp_path, AGENT.format(script=script, state=state), dsn) as cluster:
+    with Cluster(tmp_path, config_of(waiting_script(tmp_path), state=state), dsn) as cluster:
         yield cluster
 
 
@@ -779,7 +774,7 @@ def test_a_run_survives_the_end_of_the_scheduler_and_is_not_repeated(cluster: Cl
 def test_a_run_goes_to_a_worker_of_its_queue_and_until_then_people_see_what_it_waits_for(
     tmp_path: Path, postgres: PostgresServer
 ) -> None:
-    yaml = AGENT.format(script="echo HEARTBEAT_OK", state="state/h.db") + "    executor: {queue: gpu}\n"
+    yaml = config_of("echo HEARTBEAT_OK") + "    executor: {queue: gpu}\n"
     yaml += "cron:\n  report: {schedule: 0 9 1 1 *, agent: ops, prompt: Report.}\n"  # it has the queue of its agent
     unserved = "no worker serves the queue gpu; start `heartbeatd worker --queue gpu`"
     with Cluster(tmp_path, yaml, postgres.database()) as cluster:
@@ -877,9 +872,8 @@ def workers_of_runs(daemon: Daemon, state: str) -> list[str]:
 def test_a_daemon_names_the_workers_of_the_runs_that_went_on_during_its_restart(
     tmp_path: Path, postgres: PostgresServer, clock: SimulatedClock
 ) -> None:
-    marks, gate = tmp_path / "marks", tmp_path / "gate"
-    yaml = AGENT.format(script=COUNTED.format(marks=f"'{marks}'", gate=f"'{gate}'"), state="state/h.db")
-    yaml = yaml.replace("agents:\n  ops:\n", "defaults:\n") + "agents: {a: {}, b: {}}\n"
+    marks = tmp_path / "marks"
+    yaml = config_of(waiting_script(tmp_path)).replace("agents:\n  ops:\n", "defaults:\n") + "agents: {a: {}, b: {}}\n"
     with Cluster(tmp_path, yaml, postgres.database()) as cluster:
         for name in ("w1", "w2"):
             cluster.start("worker", "--name", name, "--concurrency", "1")
@@ -890,7 +884,7 @@ def test_a_daemon_names_the_workers_of_the_runs_that_went_on_during_its_restart(
         with crashing_daemon(cluster, clock) as daemon, clock.passing():
             assert len(daemon.runs.inflight()) == 2
             run_until(daemon, lambda: workers_of_runs(daemon, "running") == ["w1", "w2"])
-            gate.touch()
+            finish_run(cluster)
             run_until(daemon, lambda: workers_of_runs(daemon, "closed") == ["w1", "w2"])
             wait_until(lambda: cluster.query("select count(*) from heartbeatd_attempt") == "0")
     assert sorted(marks.read_text("utf-8").split()) == ["a", "b"]  # no run was repeated
@@ -980,7 +974,7 @@ def listening_daemon(cluster: Cluster, clock: SimulatedClock) -> Iterator[str]:
 
 def test_the_daemon_reports_that_its_workers_or_their_queue_are_gone(tmp_path: Path, clock: SimulatedClock) -> None:
     server = PostgresServer().start()
-    yaml = AGENT.format(script="echo HEARTBEAT_OK", state="state/h.db")
+    yaml = config_of("echo HEARTBEAT_OK")
     try:
         with (
             Cluster(tmp_path, yaml, server.database()) as cluster,
@@ -1045,7 +1039,7 @@ def test_an_interrupted_run_once_that_waits_for_the_queue_ends_with_one_line(tmp
 
 
 def test_without_the_libraries_the_config_is_refused_in_one_line(tmp_path: Path) -> None:
-    (tmp_path / "config.yaml").write_text(AGENT.format(script="true", state="postgresql://x@y/z"))
+    (tmp_path / "config.yaml").write_text(config_of("true", state="postgresql://x@y/z"))
     done = run_without(tmp_path, ("procrastinate",), "check", "-c", str(tmp_path / "config.yaml"), DSN="postgresql://x@y/z")
     missing = "this needs an extra that is not installed; run pipx install --force './heartbeatd[cluster]' in the parent folder"
     assert done.returncode == 2
