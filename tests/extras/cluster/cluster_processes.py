@@ -14,6 +14,27 @@ from daemon_process import run_command
 from patience import PATIENCE
 from warm_start import Heartbeatd
 
+CONFIG = """\
+state: {state}
+server: {{listen: "127.0.0.1:0"}}
+{executor}
+agents:
+  ops:
+    runner: {{kind: command, argv: [sh, -c, "{script}"]}}
+    heartbeat: {{interval: 1h, stagger: 0s, checklist: "- look\\n", deliver: log}}
+"""
+
+
+def config_of(script: str, *, state: str = "state/h.db", lease: str | None = "10s") -> str:
+    """The config of an agent that calls this script. It runs on workers if they have a lease."""
+    executor = "" if lease is None else f'executor: {{kind: procrastinate, dsn: "${{DSN}}", lease: {lease}}}'
+    return CONFIG.format(state=state, executor=executor, script=script)
+
+
+def waiting_script(folder: Path) -> str:
+    """A script that adds a line to the file `marks`, and ends when there is a file `gate`."""
+    return f"echo $HEARTBEATD_AGENT >>'{folder}/marks'; while [ ! -e '{folder}/gate' ]; do sleep 0.05; done; echo HEARTBEAT_OK"
+
 
 class Cluster:
     """The processes of one cluster. The scheduler's folder is `folder`, and each worker shares it or gets one of its own."""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import required_programs
-from cluster_processes import Cluster
+from cluster_processes import Cluster, config_of, waiting_script
 from patience import PATIENCE, wait_until
 from remote_bench import queue_in
 from servers.postgres import PostgresServer
@@ -22,25 +22,13 @@ from scheduler.extras.cluster.executors import QueueLane
 
 pytestmark = [required_programs.needs("initdb"), pytest.mark.process]
 
-QUEUE = 'executor: {{kind: procrastinate, dsn: "${{DSN}}", lease: {lease}}}'
-CONFIG = """\
-state: {state}
-server: {{listen: "127.0.0.1:0"}}
-{executor}
-agents:
-  ops:
-    runner: {{kind: command, argv: [sh, -c, "{script}"]}}
-    heartbeat: {{interval: 1h, stagger: 0s, checklist: "- look\\n", deliver: log}}
-"""
-SCRIPT = "echo x >>'{folder}/calls'; while [ ! -e '{folder}/gate' ]; do sleep 0.05; done; echo HEARTBEAT_OK"
 HOLD = "touch '{folder}/locked'; while [ ! -e '{folder}/unlock' ]; do sleep 0.05; done"
 
 
-def make_cluster(folder: Path, dsn: str, *, script: str = SCRIPT, workers: bool = True, lease: str = "2m") -> Cluster:
+def make_cluster(folder: Path, dsn: str, *, script: str | None = None, workers: bool = True, lease: str = "2m") -> Cluster:
     """The lease is long, so that none ends while this machine is busy with something else."""
-    state = "state/h.db" if workers else dsn
-    executor = QUEUE.format(lease=lease) if workers else ""
-    return Cluster(folder, CONFIG.format(state=state, executor=executor, script=script.format(folder=folder)), dsn)
+    yaml = config_of(script or waiting_script(folder), **{"lease": lease} if workers else {"state": dsn, "lease": None})
+    return Cluster(folder, yaml, dsn)
 
 
 @pytest.fixture
@@ -80,7 +68,7 @@ def test_a_command_waits_for_other_hosts_and_then_delays_their_runs(
         cluster.start("run")
         if workers:
             cluster.start("worker", "--name", "b-1", folder=tmp_path / "b")
-        wait_until(lambda: has(cluster, "calls"))
+        wait_until(lambda: has(cluster, "marks"))
         hold(cluster, "a")
         in_progress = "a run is in progress on b-1" if workers else "run 1 is in progress"
         wait_until(lambda: f"agent/ops is busy: {in_progress}; waiting until it is free" in log_of(cluster, "a"))
@@ -139,7 +127,7 @@ def test_a_command_that_is_interrupted_while_it_waits_no_longer_delays_runs(dsn:
 
 
 def test_a_run_that_calls_busy_for_its_own_agent_does_not_wait_for_itself(tmp_path: Path, postgres: PostgresServer) -> None:
-    script = f"{sys.executable} -m scheduler -c '{{folder}}/b/config.yaml' busy ops -- echo HEARTBEAT_OK"
+    script = f"{sys.executable} -m scheduler -c '{tmp_path}/b/config.yaml' busy ops -- echo HEARTBEAT_OK"
     with make_cluster(tmp_path, postgres.database(), script=script) as cluster:
         cluster.start("run")
         cluster.start("worker", folder=tmp_path / "b")
@@ -147,7 +135,7 @@ def test_a_run_that_calls_busy_for_its_own_agent_does_not_wait_for_itself(tmp_pa
 
 
 def test_a_program_that_a_run_leaves_behind_blocks_the_agent_on_other_hosts(tmp_path: Path, postgres: PostgresServer) -> None:
-    script = "(while [ ! -e '{folder}/gate' ]; do sleep 0.05; done) >/dev/null 2>&1 & echo HEARTBEAT_OK"
+    script = f"(while [ ! -e '{tmp_path}/gate' ]; do sleep 0.05; done) >/dev/null 2>&1 & echo HEARTBEAT_OK"
     with make_cluster(tmp_path, postgres.database(), script=script, lease="20s") as cluster:
         cluster.start("run")
         cluster.start("worker", "--name", "b-1", folder=tmp_path / "b")
