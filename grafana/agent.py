@@ -212,7 +212,7 @@ CALLS = Row(
                 "retried": increase("retries_total", ENTRY),
                 "truncated": increase("truncated_total", ENTRY),
                 "other model": increase("model_mismatches_total", ENTRY),
-                "precheck failed": increase("precheck_failures_total", NAMED),
+                "precheck failed": increase("precheck_failures_total", ENTRY),
             },
             width=8,
             bars=True,

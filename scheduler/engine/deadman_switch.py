@@ -43,7 +43,6 @@ class Pinger:
     ) -> None:
         self._executor = pings
         self._health = health
-        self._problem: str | None = None
         self._on_change = on_change
         self._switch: Deadman | None = None
         self._next_ping_at = 0.0
@@ -82,15 +81,15 @@ class Pinger:
         self._health.pings["failed" if problem else "delivered"] += 1
         if done.task.switch != self._switch:
             return  # the switch was changed since
-        if (problem is None) != (self._problem is None):
+        if (problem is None) != (self._health.ping_problem is None):
             log_event(logging.WARNING, "deadman", state="failing" if problem else "pinged", problem=problem)
         self._report_problem(problem)
 
     def _report_problem(self, problem: str | None) -> None:
         """Report the problem (None: pings arrive) if there was none before, or the other way round."""
-        if (problem is None) != (self._problem is None):
+        if (problem is None) != (self._health.ping_problem is None):
             self._on_change(problem)
-        self._problem = problem
+        self._health.ping_problem = problem
 
 
 async def send_ping(ping: Ping, http: HttpClient) -> DeliveryResult:

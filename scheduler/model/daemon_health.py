@@ -107,6 +107,7 @@ class EngineHealth:
     ticked_at: datetime | None = None
     failed_commits: int = 0
     pings: dict[str, int] = field(default_factory=lambda: {"delivered": 0, "failed": 0})  # to the dead man's switch
+    ping_problem: str | None = None  # why the last of them failed
     clock_changes: dict[str, int] = field(default_factory=lambda: {"forward": 0, "backward": 0})
     internal_errors: Counter[TickPart] = field(default_factory=lambda: Counter(dict.fromkeys(TickPart, 0)))
 

@@ -154,6 +154,15 @@ def count_crashes(db: sqlite3.Connection) -> int:
     return int(db.execute(query).fetchone()[0])
 
 
+def last_crash_seen_at(db: sqlite3.Connection) -> datetime | None:
+    """When the boot after the last crash started: on this machine, or on one that has taken over. None without a crash."""
+    row = db.execute(
+        "select min(started_at) as found from boot where id = (select min(id) from boot where id >"
+        " (select max(id) from boot where ended_at is null and id < (select max(id) from boot)))"
+    ).fetchone()
+    return None if row["found"] is None else from_millis(row["found"])
+
+
 def latest_boot(db: sqlite3.Connection) -> BootRecord | None:
     """The last boot; None in a new database."""
     row = db.execute("select * from boot order by id desc limit 1").fetchone()

@@ -21,7 +21,6 @@ class Ends(Enum):
 
     WITH_ENTRY = "kind name"
     WITH_ENTRY_OR_MODEL = "kind name model"
-    WITH_NAME = "name"
     WITH_AGENT = "agent"
     WITH_CHANNEL = "channel"
     WITH_MODEL = "model"
@@ -69,7 +68,7 @@ COUNTERS: Mapping[str, Metric] = {
         "Planned runs that were skipped, by why (label reason).", "kind name reason", Ends.WITH_ENTRY
     ),
     "heartbeatd_precheck_failures_total": Metric(
-        "Prechecks that failed, whether the run continued or not.", "name", Ends.WITH_NAME
+        "Prechecks that failed, whether the run continued or not.", "kind name", Ends.WITH_ENTRY
     ),
     "heartbeatd_retries_total": Metric("Failed tries that were followed by a retry.", "kind name", Ends.WITH_ENTRY),
     "heartbeatd_run_seconds_total": Metric("Time spent in runs, in seconds.", "kind name", Ends.WITH_ENTRY),
@@ -138,6 +137,7 @@ READ: Mapping[str, Metric] = {
         "Since when the first run of a queue has waited for a worker; absent while none waits.", "queue"
     ),
     "heartbeatd_deadman_pings_total": Metric("Pings to the dead man's switch, by result.", "result"),
+    "heartbeatd_deadman_reachable": Metric("0 while pings to the dead man's switch fail."),
     "heartbeatd_last_tick_timestamp_seconds": Metric("When the main loop last ticked."),
     "heartbeatd_config_last_reload_successful": Metric("0 while the config file has errors and is not applied."),
     "heartbeatd_config_last_reload_success_timestamp_seconds": Metric("When the active config was applied."),
@@ -165,6 +165,9 @@ READ: Mapping[str, Metric] = {
     "heartbeatd_muted": Metric("1 while the messages of the agent or job are muted.", "kind name"),
     "heartbeatd_crashes_total": Metric(
         "Daemon processes that ended without a clean stop, in all the time that the database has existed."
+    ),
+    "heartbeatd_last_crash_timestamp_seconds": Metric(
+        "When a daemon started after the last process that ended without a clean stop; absent if there was none."
     ),
     "heartbeatd_due_entries": Metric("Agents and jobs that are due now."),
     "heartbeatd_oldest_due_timestamp_seconds": Metric(

@@ -93,6 +93,7 @@ def read_waiting(reading: Reading, db: sqlite3.Connection, wanted: Collection[En
     The crashes are counted in the database, so that a crash is no reason to begin at 0 again.
     """
     reading.show("heartbeatd_crashes_total", boots.count_crashes(db))
+    reading.show("heartbeatd_last_crash_timestamp_seconds", boots.last_crash_seen_at(db))
     count, oldest = overviews.count_due_entries(db, now)
     reading.show("heartbeatd_due_entries", count)
     reading.show("heartbeatd_oldest_due_timestamp_seconds", oldest)

@@ -206,6 +206,7 @@ class Metrics:
         if self._settings.deadman is not None:
             for result, count in health.pings.items():
                 reading.show("heartbeatd_deadman_pings_total", count, result)
+            reading.show("heartbeatd_deadman_reachable", int(health.ping_problem is None))
         reading.show("heartbeatd_last_tick_timestamp_seconds", health.ticked_at)
         reading.show("heartbeatd_config_last_reload_successful", int(reload_state.successful))
         reading.show("heartbeatd_config_last_reload_success_timestamp_seconds", reload_state.succeeded_at)
@@ -243,7 +244,7 @@ class Metrics:
         if key not in self._entries_with_series:
             return
         if result.precheck_problem and closed.trigger is not Trigger.RESULT:
-            self._counters["heartbeatd_precheck_failures_total"].increase(closed.name)
+            self._counters["heartbeatd_precheck_failures_total"].increase(*key)
         if result.fallback and result.outcome in SUCCESSES:
             self._counters["heartbeatd_fallbacks_total"].increase(*key)
         if result.truncated:
@@ -305,7 +306,6 @@ class Metrics:
         goes_on: dict[Ends, Callable[[LabelValues], bool]] = {
             Ends.WITH_ENTRY: lambda labels: labels[:2] in shown,
             Ends.WITH_ENTRY_OR_MODEL: lambda labels: labels[:2] in shown and labels[2] in shown[labels[0], labels[1]].models,
-            Ends.WITH_NAME: lambda labels: any((kind, labels[0]) in shown for kind in Kind),
             Ends.WITH_AGENT: lambda labels: (Kind.HEARTBEAT, labels[0]) in shown,
             Ends.WITH_CHANNEL: lambda labels: labels[0] in settings.channels,
             Ends.WITH_MODEL: lambda labels: labels[0] in models,

@@ -289,8 +289,10 @@ def test_status_and_metrics_show_failed_pings(daemon: Begin, server: Server) -> 
     it.wait_until(lambda: it.json("status")["deadman_problem"])
     assert "deadman: pings do not arrive: 127.0.0.1 answered 404 Not Found\n" in it.run_command("status").stdout
     assert 'heartbeatd_deadman_pings_total{result="failed"}' in it.metrics()
+    assert "heartbeatd_deadman_reachable 0\n" in it.metrics()
     server.script = [reply(b"OK")]
     it.wait_until(lambda: it.json("status")["deadman_problem"] is None)
+    assert "heartbeatd_deadman_reachable 1\n" in it.metrics()
     assert it.stop() == 0
     assert sum(" deadman " in line for line in it.log) == 2
     assert "canary" not in "".join(it.log)

@@ -80,7 +80,9 @@ SITUATIONS = {
     "the daemon starts four times more within the hour": Situation(
         "HeartbeatdCrashLooping", {"process_start_time_seconds": "0x5 300x5 600x5 900x5 1200x100"}, (20, 90), (27,)
     ),
-    "the daemon is killed": Situation("HeartbeatdCrashed", {"heartbeatd_crashes_total": "2x10 3x100"}, (9, 45), (12,)),
+    "the daemon is killed, and starts again or is replaced by a standby": Situation(
+        "HeartbeatdCrashed", {"heartbeatd_last_crash_timestamp_seconds": "_x10 600x100"}, (9, 45), (12, 39)
+    ),
     "a config is rejected": Situation(
         "ConfigReloadFailed",
         {"heartbeatd_config_last_reload_successful": "1x5 0x20", "heartbeatd_config_file_present": "1x40"},
@@ -124,12 +126,9 @@ SITUATIONS = {
     ),
     "the dead man's switch is not reached": Situation(
         "DeadmanUnreachable",
-        {
-            "heartbeatd_deadman_pings_total{result=failed}": "0x10 0+1x40",
-            "heartbeatd_deadman_pings_total{result=delivered}": "0+1x10 10x40",
-        },
-        (24,),
-        (32,),
+        {"heartbeatd_deadman_reachable": "1x10 0x100 1x20"},
+        (24, 112),
+        (27, 60, 109),
     ),
     "a program has an old token": Situation(
         "TokensRefused", {"heartbeatd_http_tokens_refused_total": "0x5 0+5x5 25x40"}, (5, 35), (12,)
@@ -199,7 +198,7 @@ SITUATIONS = {
         {**OPS, "reason": "checklist_unreadable"},
     ),
     "a precheck fails, and the agent is called all the same": Situation(
-        "PrecheckFailing", {"heartbeatd_precheck_failures_total{name}": "0x10 1x10 2x10 3x10 4x40"}, (25,), (50,), {"name": "ops"}
+        "PrecheckFailing", {"heartbeatd_precheck_failures_total{kind,name}": "0x10 1x10 2x10 3x10 4x40"}, (25,), (50,), OPS
     ),
     "a model is slower than its interval": Situation(
         "SlotsLost",
@@ -340,7 +339,7 @@ EXPLAINED = {
     "an agent that cannot run is not also silent": (
         Situation("HeartbeatBlocked", {
             "heartbeatd_skips_total{kind,name,reason=precheck_failed}": "0x5 1x60",
-            "heartbeatd_precheck_failures_total{name}": "0x5 0+1x60",
+            "heartbeatd_precheck_failures_total{kind,name}": "0x5 0+1x60",
             "heartbeatd_expected_by_timestamp_seconds{kind,name}": "600x60",
         }, (), (20,), OPS, {"reason": "precheck_failed"})
     ),

@@ -116,7 +116,7 @@ def test_a_failed_precheck_counts_once_if_the_result_of_its_run_comes_later(make
         page = Page(world)
         world.run(minutes=1)
         world.request(VerbRequest(ReportResult(text="HEARTBEAT_OK"), server.requests[0].json["run"]))
-    assert page.series("precheck_failures_total") == {"precheck_failures_total{ops}": 1}
+    assert page.series("precheck_failures_total") == {"precheck_failures_total{heartbeat,ops}": 1}
 
 
 def test_a_removed_channel_is_shown_while_it_has_a_message_that_was_given_up(make_world: MakeWorld) -> None:

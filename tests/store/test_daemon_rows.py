@@ -53,6 +53,7 @@ def test_a_boot_differs_by_its_program_or_its_zone_rules_and_a_stop_in_order_is_
             boots.record_clean_end(tx)
     assert differs == [False, False, True, False]
     assert boots.count_crashes(tx.db) == 1
+    assert boots.last_crash_seen_at(tx.db) == at(20)
     downs = [(each.since, each.until, each.clean) for each in boots.latest_downtimes(tx.db)]
     assert downs == [(at(25), at(30), True), (at(13), at(20), False), (at(5), at(10), True)]
     assert boots.latest_downtimes(tx.db, 2) == boots.latest_downtimes(tx.db)[:2]

@@ -32,7 +32,11 @@ def agent(limits: str = "", **keys: str) -> str:
 
 def expected_by(world: World, series: str = "{heartbeat,ops}") -> str | None:
     """The day and the time in UTC until which a successful run is expected; None without the series."""
-    found = Page(world).series("expected_by").get(f"expected_by_timestamp_seconds{series}")
+    return moment(world, f"expected_by_timestamp_seconds{series}")
+
+
+def moment(world: World, series: str) -> str | None:
+    found = Page(world).series().get(series)
     return None if found is None else from_millis(round(found * 1000)).strftime("%d %H:%M")
 
 
@@ -359,3 +363,4 @@ def test_slots_are_counted_on_after_a_crash(make_world: MakeWorld) -> None:
     world.run(minutes=1)
     assert slots(world) == (5, 3)
     assert Page(world).series("crashes") == {"crashes_total": 1}
+    assert moment(world, "last_crash_timestamp_seconds") == "02 12:01"

@@ -884,7 +884,7 @@ def test_a_precheck_that_always_fails_is_reported_even_if_the_runs_succeed(make_
         "03-02 09:30 over     ops precheck: after 1h30m   p1",
     ]
     assert [row["precheck"]["error"] for row in world.records()] == ["exit code 3: look: not found"] * 3 + [None]
-    assert metrics.series("precheck_failures_total") == {"precheck_failures_total{ops}": 3}
+    assert metrics.series("precheck_failures_total") == {"precheck_failures_total{heartbeat,ops}": 3}
     assert world.store.connection.execute("select failures from entry").fetchone()[:] == (0,)
     assert problems.unsettled_problems(world.store.connection) == []
 
@@ -921,7 +921,7 @@ def test_a_failed_run_after_a_failed_precheck_is_reported_with_its_own_error(mak
     assert message_lines(world) == [
         "03-02 08:30 warning  ops failed: exit code 1: boom (2 times in a row since 2026-03-02 08:00 UTC)   p1"
     ]
-    assert metrics.series("precheck_failures_total") == {"precheck_failures_total{ops}": 2}
+    assert metrics.series("precheck_failures_total") == {"precheck_failures_total{heartbeat,ops}": 2}
 
 
 def test_a_precheck_that_fails_before_an_async_answer_counts_when_it_arrives(make_world: MakeWorld) -> None:
@@ -946,7 +946,7 @@ agents:
             " (2 times in a row since 2026-03-02 08:10 UTC)   p1"
         )
     ]
-    assert metrics.series("precheck_failures_total") == {"precheck_failures_total{ops}": 3}
+    assert metrics.series("precheck_failures_total") == {"precheck_failures_total{heartbeat,ops}": 3}
 
 
 def test_the_end_is_sent_if_any_message_about_the_problem_has_arrived(make_world: MakeWorld, tmp_path: Path) -> None:
