@@ -187,7 +187,7 @@ def hypothetical_claim(tick: Tick, entry: Entry, entry_row: EntryRow) -> Claim:
 def _facts(tick: Tick, entry: Entry, entry_row: EntryRow, taken: tuple[Wake, ...]) -> Facts:
     """What is known for an attempt, without what its budgets and circuit breakers allow."""
     tx = tick.tx
-    blocked: dict[Skip, str | None] = {Skip.PAUSED: entry_row.pause_says} if entry_row.paused else {}
+    blocked: dict[Skip, str | None] = {Skip.PAUSED: entry_row.pause_says} if entry_row.is_paused_at(tx.now) else {}
     if entry.lane is not None and lane_holds.is_lane_held(tx, entry.lane):
         blocked[Skip.BUSY] = lane_holds.describe_holder(tx.db, entry.lane, entry.zone, tx.now)
     past = Past(

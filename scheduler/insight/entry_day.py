@@ -234,7 +234,7 @@ class _EntryDay(ExplainedEntry):
         return self._overview("silent", "asks", says, f"heartbeatd answer {asked.id} {asked.options[0]}", asked.run)
 
     def _paused(self) -> EntryOverview | None:
-        state = entry_states.entry_state(self.row, self.times, is_open=False)
+        state = entry_states.entry_state(self.row, self.now, self.times, is_open=False)
         if state.state != "paused":
             return None
         return self._overview("silent", Skip.PAUSED, state.says, f"heartbeatd resume {self.label}")
@@ -481,7 +481,7 @@ class _EntryDay(ExplainedEntry):
                 says = "it has no schedule, so it runs only by hand or at the start of the daemon"
             is_expected = is_job and not changed
             return self._overview("silent", "no_schedule", says, self._effective_command, is_expected=is_expected)
-        if done := row.done_at(is_open=False):
+        if done := row.done_at(self.now, is_open=False):
             return self._overview("normal", "done", f"done at {self.times.at(done)}", is_expected=True)
         is_ahead = row.due_at is not None and self.now <= row.due_at < self.records.period.end
         when = f"no planned run {'yet' if is_ahead else 'on this day' if self.records.period.day else 'in this time'}"

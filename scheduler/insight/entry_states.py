@@ -10,9 +10,10 @@ from scheduler.insight.schedule_texts import TimeFormat
 from scheduler.model.entry_row import UNTIL_RESUMED, EntryRow, parse_mute
 
 
-def entry_state(row: EntryRow, times: TimeFormat, *, is_open: bool) -> EntryState:
+def entry_state(row: EntryRow, now: datetime, times: TimeFormat, *, is_open: bool) -> EntryState:
     """Whether an entry may run; `is_open`: it has a run that has not ended."""
-    is_paused, done = row.present_state == "paused", row.done_at(is_open=is_open)
+    state, done = row.state_at(now), row.done_at(now, is_open=is_open)
+    is_paused = state == "paused"
     says = REASON_TEXTS.get(row.state, "active")
     if is_paused:
         begin = f" since {times.at(row.paused_at)}" if row.paused_at else ""
@@ -22,7 +23,7 @@ def entry_state(row: EntryRow, times: TimeFormat, *, is_open: bool) -> EntryStat
     return EntryState(
         kind=row.kind.value,
         name=row.name,
-        state="done" if done else row.present_state,
+        state="done" if done else state,
         says=f"done at {times.at(done)}" if done else says,
         paused_until=row.pause_ends if is_paused else None,
         paused_at=row.paused_at if is_paused else None,

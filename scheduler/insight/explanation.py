@@ -244,7 +244,7 @@ def _next_commands(explained: ExplainedEntry, last_id: int | None, *, undelivere
         yield f"heartbeatd show {last_id}"
     if undelivered:
         yield "heartbeatd outbox"
-    if explained.row.paused:
+    if explained.row.is_paused_at(explained.now):
         yield f"heartbeatd resume {explained.label}"
 
 
@@ -350,7 +350,7 @@ def _header(explained: ExplainedEntry, facts: Iterable[answers.Fact]) -> answers
     """What every explanation begins with. Facts without a text are left out."""
     is_open = runs.find_open_run(explained.db, *explained.key) is not None
     return answers.Explanation(
-        **dict(entry_states.entry_state(explained.row, explained.times, is_open=is_open)),
+        **dict(entry_states.entry_state(explained.row, explained.now, explained.times, is_open=is_open)),
         zone=explained.zone.key,
         asked_at=explained.now,
         pace=entry_schedule.schedule_parts(explained.row.schedule_text),

@@ -127,7 +127,7 @@ def forecast_entries(db: sqlite3.Connection, plan: Plan | None, now: datetime) -
     known = {(each.kind, each.name): each for each in entries.all_entries(db)}
     if plan is None:
         seen = [
-            _forecast_row(row, entry_schedule.schedule_zone(row.schedule_text) or UTC_ZONE, "database")
+            _forecast_row(row, entry_schedule.schedule_zone(row.schedule_text) or UTC_ZONE, "database", now)
             for row in known.values()
             if row.state != "removed"
         ]
@@ -144,14 +144,14 @@ def forecast_entries(db: sqlite3.Connection, plan: Plan | None, now: datetime) -
 def _forecast_planned(entry: Entry, entry_row: EntryRow | None, now: datetime) -> EntryForecast:
     row = plan_sync.planned_row(entry, entry_row, now)
     source: ScheduleSource = "database" if row is entry_row or not entry.enabled else "reload"
-    return _forecast_row(row, entry.zone, "fresh start" if entry_row is None else source)
+    return _forecast_row(row, entry.zone, "fresh start" if entry_row is None else source, now)
 
 
-def _forecast_row(row: EntryRow, zone: ZoneInfo, source: ScheduleSource) -> EntryForecast:
+def _forecast_row(row: EntryRow, zone: ZoneInfo, source: ScheduleSource, now: datetime) -> EntryForecast:
     """The future of a row. It has no slot while it is paused, or is backing off after failures."""
     backs_off = row.backs_off_until
     until = max(filter(None, (row.settled_until, row.pause_ends, backs_off and backs_off - MILLISECOND)))
-    state = "done" if row.done_at(is_open=False) else row.present_state
+    state = "done" if row.done_at(now, is_open=False) else row.state_at(now)
     course = ScheduledEntry(*row.key, row.schedule, zone, until)
     return EntryForecast(course, state, row.pause_ends if state == "paused" else None, source)
 

@@ -69,7 +69,7 @@ def check_preconditions(
             details[Skip.ALREADY_RUNNING] = f"run {open_run.id} waits for a worker of queue {entry.queue}"
     first = next((reason for reason in Skip if found.get(reason)), None)
     detail = details.get(first) if first else None
-    is_done = entry_row.done_at(is_open=open_run is not None) is not None
+    is_done = entry_row.done_at(now, is_open=open_run is not None) is not None
     says = "nothing blocks it" if first is None else f"it would not run: {SlotCause(first, detail).text_for_now}"
     return Preconditions(
         would_run=first is None and not is_done,
@@ -109,7 +109,7 @@ def _check_recorded_entry(
     held = is_agent and (entry_row.name in lane_holds.holds_by_agent(db, now) or lanes.is_locked(entry_row.name))
     return {
         Skip.DISABLED: entry_row.state == "disabled",
-        Skip.PAUSED: entry_row.paused,
+        Skip.PAUSED: entry_row.is_paused_at(now),
         Skip.REMOVED: gone or entry_row.state == "removed",
         Skip.CALENDAR: not (days is None or days.open_at(now)),
         Skip.ACTIVE_HOURS: not entry_schedule.active_hours(entry_row.schedule_text).open_at(now),

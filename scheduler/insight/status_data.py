@@ -129,9 +129,9 @@ def read_entries(
     causes = {each.id: each for each in problems.unsettled_problems(db, PROVIDER)} if own else {}
     return [
         answers.EntryStatus(
-            **dict(entry_states.entry_state(entry, times, is_open=row["run_state"] in ("running", "waiting"))),
+            **dict(entry_states.entry_state(entry, now, times, is_open=row["run_state"] in ("running", "waiting"))),
             next_planned_at=entry.slot,
-            next_due=None if entry.state == "active" and entry.paused else entry.due_at,
+            next_due=None if entry.state_at(now) == "paused" else entry.due_at,
             last_run=_last_run(row, deliveries),
             last_success_at=entry.last_success_at,
             consecutive_failures=entry.failures,

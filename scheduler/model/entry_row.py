@@ -139,7 +139,7 @@ class EntryRow(_Columns):
 
     @property
     def paused(self) -> bool:
-        """Whether the entry is paused."""
+        """Whether the entry is paused, or its pause is over and no tick has ended it. Readers ask `is_paused_at`."""
         return self.paused_until is not None
 
     def is_paused_at(self, now: datetime) -> bool:
@@ -162,14 +162,13 @@ class EntryRow(_Columns):
         """Whether its messages are suppressed."""
         return self.muted_until is not None and self.muted_until > now
 
-    @property
-    def present_state(self) -> Literal["active", "paused", "disabled", "removed"]:
+    def state_at(self, now: datetime) -> Literal["active", "paused", "disabled", "removed"]:
         """Its state in the config, or `paused`."""
-        return "paused" if self.state == "active" and self.paused else self.state
+        return "paused" if self.state == "active" and self.is_paused_at(now) else self.state
 
-    def done_at(self, *, is_open: bool) -> datetime | None:
+    def done_at(self, now: datetime, *, is_open: bool) -> datetime | None:
         """Its slot if it ran once and is done; None for any other entry. `is_open`: it has a run that has not ended."""
-        return entry_schedule.done_at(self.present_state, self.schedule_text, self.settled_until, is_open=is_open)
+        return entry_schedule.done_at(self.state_at(now), self.schedule_text, self.settled_until, is_open=is_open)
 
     @property
     def runs_when_first_seen(self) -> bool:

@@ -114,7 +114,13 @@ def test_each_failure_doubles_the_interval_up_to_eight_times_and_only_of_a_sched
 def test_a_paused_entry_that_is_disabled_is_disabled_and_a_pause_has_an_end_or_none() -> None:
     row = EntryRow(1, Kind.HEARTBEAT, "ops", "active", "{}", EIGHT, EIGHT, EIGHT, EIGHT, None)
     paused = row._replace(paused_until=EIGHT, paused_by="command")
-    assert [each.present_state for each in (row, paused, paused._replace(state="disabled"))] == ["active", "paused", "disabled"]
+    before = EIGHT - MINUTE
+    assert [each.state_at(before) for each in (row, paused, paused._replace(state="disabled"))] == [
+        "active",
+        "paused",
+        "disabled",
+    ]
+    assert paused.state_at(EIGHT) == "active"
     assert [paused._replace(paused_until=until).pause_ends for until in (EIGHT, UNTIL_RESUMED)] == [EIGHT, None]
     assert (paused.pause_says, paused._replace(paused_after_failures=2, paused_by="2 failures").pause_says) == (
         "paused by command", "paused after 2 failures",

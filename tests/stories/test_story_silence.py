@@ -317,6 +317,21 @@ def test_a_pause(plant: Plant, say: Say) -> None:
     assert "paused: agent/ops since 08:00 by command until someone resumes it" in status_lines(world)
 
 
+def test_a_pause_whose_end_no_daemon_has_seen_is_over(plant: Plant, say: Say, capsys: pytest.CaptureFixture[str]) -> None:
+    world = plant(fleet())
+    world.run_until(at(8))
+    world.pause((Kind.HEARTBEAT, "ops"), MIDNIGHT + 9 * HOUR)
+    world.kill()
+    world.clock.now = datetime.now(UTC)
+    now = json.loads("\n".join(say(world, "ops", "--format", "json", up=False)))
+    assert (now["state"], now["paused_until"], now["now"]["why"]) == ("active", None, None)
+    shown = [*status_lines(world, up=False), *say(world, up=False), *say(world, "ops", up=False)]
+    assert not [line for line in shown if "paused since" in line or "heartbeatd resume" in line]
+    assert main(["-c", str(world.config), "plan"]) == 0
+    assert "paused" not in capsys.readouterr().out
+    world.boot()
+
+
 def test_a_pause_that_is_over_keeps_its_author(plant: Plant, say: Say) -> None:
     world = plant(fleet())
     world.run_until(at(8))
