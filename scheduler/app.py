@@ -178,7 +178,7 @@ class Daemon:
             self.settings.database, partial(self._note_problem, observed_problems.DAMAGE), time.monotonic()
         )
         self.reloader = Reloader(partial(self._load_config, path, environ), loaded, lambda: self.engine.plan, inbox, utc_now)
-        if after is not None and loaded is after.reloader.loaded:
+        if after is not None and loaded.data is after.reloader.loaded.data:  # the file was not loaded again
             self.reloader.reload_state = after.reloader.reload_state
         if self._executors.remote is None:
             self._note_problem(observed_problems.WORKERS, None)  # an earlier boot may have had workers
