@@ -13,7 +13,7 @@ from heartbeat.runners.call_errors import CallError, describe_failure
 from heartbeat.runners.redaction import NO_SECRETS
 from heartbeat.spec import Agent, Precheck, Source
 
-MAX_OUTPUT_BYTES = 64 * 1024  # bytes of output that are read; longer output always counts as changed
+MAX_OUTPUT_BYTES = 64 * 1024  # bytes of output that are kept; longer output always counts as changed
 MAX_PROMPT_OUTPUT = 16 * 1024  # characters of output in the prompt
 NO_WORK = "NO_WORK"
 
@@ -101,17 +101,17 @@ async def run_command(agent: Agent, precheck: Precheck, last: str | None, start:
     error = describe_failure(process, NO_SECRETS, f"did not end within {precheck.timeout}", shell_folder=agent.workspace)
     if error is not None:
         return PrecheckResult(PrecheckStatus.FAILED, process.exit_code, output, error)
-    if _says_no_work(output):
+    if _says_no_work(output, process.last_line):
         return PrecheckResult(PrecheckStatus.NOTHING, 0, output)
     digest = None if process.truncated else sha256(precheck.command.encode(errors="replace") + b"\0" + process.output).hexdigest()
     same = digest is not None and digest == last
     return PrecheckResult(PrecheckStatus.UNCHANGED if same else PrecheckStatus.WORK, 0, output, digest=digest)
 
 
-def _says_no_work(output: str) -> bool:
+def _says_no_work(output: str, last_line: str) -> bool:
     """Whether the output is NO_WORK, or JSON (all of it or its last line) that says not to wake the agent."""
     stripped = output.strip()
-    return stripped == NO_WORK or any(_is_wake_agent_false(text) for text in {stripped, stripped[stripped.rfind("\n") + 1 :]})
+    return stripped == NO_WORK or any(_is_wake_agent_false(text) for text in {stripped, last_line})
 
 
 def _is_wake_agent_false(text: str) -> bool:

@@ -309,15 +309,17 @@ class ProcessResult:
     """How a program ended.
 
     `exit_code` is negative for a signal and None if the program did not start. `output` is the kept part of its standard output,
-    `size` the number of bytes that it wrote, `truncated` whether it wrote more than is kept, and `errors` the end of its standard
-    error. `problem` is one line: why the program could not be started, or why it was ended for a fault of its own. `ended_by`
-    names what ended it from outside: its own time limit (`timeout`), or the end of the run. None: it ended by itself.
+    `size` the number of bytes that it wrote, `truncated` whether it wrote more than is kept, then `end` has its last bytes, and
+    `errors` the end of its standard error. `problem` is one line: why the program could not be started, or why it was ended for a
+    fault of its own. `ended_by` names what ended it from outside: its own time limit (`timeout`), or the end of the run. None: it
+    ended by itself.
     """
 
     exit_code: int | None
     output: bytes = b""
     errors: bytes = b""
     truncated: bool = False
+    end: bytes = b""
     problem: str | None = None
     ended_by: Literal["timeout", "cancelled", "shutdown"] | None = None
     size: int = 0
@@ -331,6 +333,12 @@ class ProcessResult:
     def output_text(self) -> str:
         """The kept output as text, without NUL characters, which SQLite and JSON readers do not accept everywhere."""
         return self.output.decode(errors="replace").replace("\0", "")
+
+    @property
+    def last_line(self) -> str:
+        """The last line of the whole output, without blanks around it. The beginning of a long line may be missing."""
+        written = self.end if self.truncated else self.output
+        return written.decode(errors="replace").strip().rpartition("\n")[2].strip()
 
     @property
     def error_text(self) -> str:

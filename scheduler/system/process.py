@@ -212,12 +212,13 @@ def add_variables(start: StartProcess, variables: Mapping[str, str]) -> StartPro
 
 
 class BoundedOutput:
-    """Keeps the first or the last `limit` bytes of a stream, and counts all of them."""
+    """Keeps the first or the last `limit` bytes of a stream, and counts all of them. `end` has the last ones in both cases."""
 
     def __init__(self, limit: int, *, tail: bool) -> None:
         self._limit = limit
         self._tail = tail
         self._data = bytearray()
+        self.end = bytearray()
         self.total = 0
 
     @property
@@ -228,13 +229,12 @@ class BoundedOutput:
         self.total += len(chunk)
         if not self._tail:
             self._data += chunk[: self._limit - len(self._data)]
-            return
-        self._data += chunk
-        if len(self._data) > self._limit:
-            del self._data[: -self._limit]
+        self.end += chunk
+        if len(self.end) > self._limit:
+            del self.end[: -self._limit]
 
     def __bytes__(self) -> bytes:
-        return bytes(self._data)
+        return bytes(self.end if self._tail else self._data)
 
     def close(self) -> None:
         """The stream has ended."""
@@ -369,6 +369,7 @@ class _ChildProcess:
             output=bytes(self._output),
             errors=bytes(self._errors),
             truncated=self._output.truncated or self._flooded,
+            end=bytes(self._output.end) if self._output.truncated else b"",
             problem=f"wrote more than {MAX_OUTPUT // 1024 // 1024} MiB and was ended" if self._flooded else None,
             ended_by=self._end_reason,
             size=self._output.total,

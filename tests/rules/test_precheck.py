@@ -114,6 +114,12 @@ def test_a_real_precheck_is_run_by_a_shell_in_the_workspace(tmp_path: Path) -> N
     assert (found.status, found.exit_code, found.output) == (PrecheckStatus.WORK, 0, f"ops in {tmp_path}\n0\n")
 
 
+@loop_over(("last", "found"), [('{"wakeAgent": false}\\n', PrecheckStatus.NOTHING), ('{"wakeAgent": true}', PrecheckStatus.WORK)])
+def test_the_last_line_of_a_long_output_decides_too(last: str, found: PrecheckStatus) -> None:
+    long = replace(MAIL, command=f"seq 60000; printf '{last}'")
+    assert run_precheck(replace(OPS, workspace=Path("/")), long, None, Children("life/1").start).status is found
+
+
 def test_a_hanging_precheck_is_ended_with_its_children_and_the_next_program_can_start(tmp_path: Path) -> None:
     here, children = replace(OPS, workspace=tmp_path), Children("life/1")
     hangs = replace(MAIL, command="echo begun; sleep 60 & sleep 60", timeout=timedelta(milliseconds=300))
