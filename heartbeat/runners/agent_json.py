@@ -22,7 +22,7 @@ LIMIT_STOP_REASONS = (
     "length",
     "model_context_window_exceeded",
 )  # the words of APIs for an answer that was cut at a token limit
-# The names under which agents report each kind of token. The first that is present counts.
+# The names under which agents report each kind of token. The first that is given counts.
 _USAGE_KEYS = {
     "input": ("input_tokens", "prompt_tokens", "input"),
     "output": ("output_tokens", "completion_tokens", "output"),
@@ -144,7 +144,7 @@ def parse_usage(usage: object, *, is_whole: bool = False) -> Tokens | None:
     """
     if not isinstance(usage, Mapping):
         return None
-    given = {kind: next((usage[name] for name in names if name in usage), None) for kind, names in _USAGE_KEYS.items()}
+    given = {kind: _first_given(usage, *names) for kind, names in _USAGE_KEYS.items()}
     if is_whole and (given["input"] is None or given["output"] is None):
         return None
     details = usage.get("prompt_tokens_details")
@@ -172,11 +172,16 @@ def usage_of_report(report: Mapping[str, object], redactor: Redactor) -> Answer:
     return Answer(
         model_used=model_name(report.get("model")),
         tokens=credible_usage(parse_usage(report.get("usage"))) or parse_usage(report.get("tokens")),
-        cost_usd=parse_cost(report.get("total_cost_usd", report.get("cost_usd"))),
+        cost_usd=parse_cost(_first_given(report, "total_cost_usd", "cost_usd")),
         tool_calls=_parse_tool_calls(report.get("tool_calls")),
         log=_parse_log(report.get("log"), redactor),
         reminders=tuple(replace(each, text=redactor.redact(each.text)) for each in parse_reminders(report.get("remind"))),
     )
+
+
+def _first_given(report: Mapping[str, object], *names: str) -> object:
+    """The value of the first of these names that is there and not null."""
+    return next((found for name in names if (found := report.get(name)) is not None), None)
 
 
 def model_name(value: object) -> str | None:

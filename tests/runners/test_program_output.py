@@ -51,6 +51,7 @@ REPORTS = [
     ({"result": "x", "usage": {"input_tokens": 90, "cached_input_tokens": 60, "output_tokens": 1}}, Answer(text="x", tokens=Tokens(30, 1, 60))),
     ({"result": "x", "usage": {"prompt_tokens": 90, "completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": 60}}}, Answer(text="x", tokens=Tokens(30, 1, 60))),
     ({"text": "x", "tokens": {"input": 1, "output": 2, "cache_read": 3, "cache_write": 4}, "cost_usd": 1}, Answer(text="x", tokens=Tokens(1, 2, 3, 4), cost_usd=1.0)),
+    ({"text": "x", "total_cost_usd": None, "cost_usd": 1, "usage": {"input_tokens": None, "prompt_tokens": 7, "completion_tokens": 2}}, Answer(text="x", tokens=Tokens(7, 2), cost_usd=1.0)),
     ({"result": "first", "text": "second"}, Answer(text="first")),
     ({"result": {"rows": 3}, "text": "told"}, Answer(text="told")),
     ({"result": ""}, Answer()),
