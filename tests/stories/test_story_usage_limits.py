@@ -548,12 +548,14 @@ agents:
     assert [call.argv[0] for call in world.calls] == ["own"] * 4 + ["claude"]
 
 
-@pytest.mark.parametrize("edit", ["removed", "another program"])
+@pytest.mark.parametrize("edit", ["removed", "disabled", "another program"])
 def test_the_runs_of_an_agent_that_no_longer_uses_an_account_still_count_for_it(make_world: MakeWorld, edit: str) -> None:
     yaml = CONFIG.replace("argv: [/opt/bin/claude, -p]", SPREAD)
     world = make_world(CONFIG.replace("argv: [claude, -p]", SPREAD).replace("argv: [/opt/bin/claude, -p]", SPREAD))
     world.run(minutes=5)
-    world.reload(yaml if edit == "another program" else re.sub("  ops:.*\n", "", yaml))
+    (ops,) = re.findall("  ops:.*\n", yaml)
+    disabled = ops.replace("heartbeat: {", "heartbeat: {enabled: false, ")
+    world.reload(yaml.replace(ops, {"removed": "", "disabled": disabled}.get(edit, ops)))
     world.run(minutes=114)
     assert [row["result"] for row in world.records("web")] == ["ok", "ok", "skipped", "skipped"]
     assert world.records("web")[-1]["error"] == "account team: 3 of 3 runs in 2h have begun; until 2026-03-02 10:00 UTC"
