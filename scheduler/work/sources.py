@@ -247,13 +247,17 @@ class SourceReader:
             if is_remote:
                 await git("init", "--quiet", "--bare", "--", folder)
                 # Commits alone, without files. The shallow history is enough for their titles.
-                fetch = ("fetch", "--quiet", f"--depth={MAX_COMMITS + 1}", "--filter=tree:0", "--no-tags")
-                await git(*fetch, "--", repository, name)
-            lines = await self._list_commits(git, Path(folder if is_remote else repository), before, tip)
+                fetch = ("fetch", "--quiet", f"--depth={MAX_COMMITS + 1}", "--filter=tree:0", "--no-tags", "--", repository)
+                await git(*fetch, name)
+                with suppress(CallError):  # the server may have deleted it after the history was rewritten
+                    await git(*fetch, before)
+            lines = await self._list_commits(git, Path(folder if is_remote else repository), before, tip, is_whole=not is_remote)
             return Found(lines, state, names=lines)
 
-    async def _list_commits(self, git: Callable[..., Awaitable[str]], folder: Path, before: str, tip: str) -> list[str]:
-        """One line for each commit after `before`, the newest first."""
+    async def _list_commits(
+        self, git: Callable[..., Awaitable[str]], folder: Path, before: str, tip: str, *, is_whole: bool
+    ) -> list[str]:
+        """One line for each commit after `before`, the newest first; not `is_whole`: older ones than MAX_COMMITS are unknown."""
         log = ("log", "--format=%h %an: %s", f"--max-count={MAX_COMMITS}")
         try:
             new = (await git(*log, f"{before}..{tip}", "--", cwd=folder)).splitlines()
@@ -261,7 +265,8 @@ class SourceReader:
         except CallError:
             new = (await git(*log, tip, "--", cwd=folder)).splitlines()
             return [*new, f"(the commit {before[:9]} of the last look is not among these: the history is longer, or rewritten)"]
-        more = [f"(and {format_count(total - len(new), 'older commit')})"] if total > len(new) else []
+        count = format_count(total - len(new), "older commit") if is_whole else "older commits"
+        more = [f"(and {count})"] if total > len(new) else []
         return [*new, *more] or [f"the branch was set back to {tip[:9]}"]
 
     async def _run_git(self, look: Look, remote: str | None, redactor: Redactor, *argv: str, cwd: Path) -> str:
