@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import textwrap
+from time import process_time
 from typing import Any
 
 import pytest
@@ -351,3 +352,17 @@ def test_a_line_with_values_of_others_is_refused_for_one_entry() -> None:
         assert (refused.value.line, refused.value.path) == (2, "agents.ops"), other
     alone = "agents:\n  ops: {heartbeat: {interval: 30m}}\n  web: {}\n"
     assert apply_patch(alone, patch, ("agents", "ops")) == alone.replace("30m", "31m")
+
+
+def test_a_hundred_values_are_changed_nearly_as_fast_as_one() -> None:
+    text = "agents:\n  ops:\n    env:\n" + "".join(f"      KEY_{number}: old  # {number}\n" for number in range(1000))
+
+    def seconds_for(changes: int) -> float:
+        patch = {"agents": {"ops": {"env": {f"KEY_{number * 10}": "new" for number in range(changes)}}}}
+        begun = process_time()
+        changed = apply_patch(text, patch)
+        took = process_time() - begun
+        assert changed.count(": new  # ") == changes
+        return took
+
+    assert seconds_for(100) < 20 * seconds_for(1)

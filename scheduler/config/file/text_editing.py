@@ -35,6 +35,7 @@ from scheduler.config.file.message_parts import as_yaml
 Keys = tuple[str, ...]
 Values = Mapping[str, object]
 Pair = tuple[Node, Node]
+Change = tuple[Keys, dict[str, object]]
 
 BYTE_ORDER_MARK = "\ufeff"
 
@@ -81,13 +82,32 @@ def apply_patch(text: str, patch: Values, own: Keys = (), comments: Mapping[str,
     data = marked_yaml.parse_yaml(text, Diagnostics(""))
     if not isinstance(data, dict | None):
         raise EditRefused(1, next(iter(patch), ""), "the file must be keys with values")
-    for path, keys in _list_changes((), data or {}, patch):
-        data = _changed_data(data, path, keys)
-        document = _Document(text)
-        steps = (*path, next(iter(keys)))
-        text = document.change(steps, keys, own, comments or {})
-        if not _is_same(_parse_or_none(text), data):
-            raise document.refusal(steps, keys)
+    changes = list(_list_changes((), data or {}, patch))
+    most = len(changes)
+    while changes:  # as many at once as do not touch the same lines, because to read a large text takes long
+        document, edits, taken, left = _Document(text), list[_Edit](), set[int](), list[Change]()
+        wanted: object = data
+        for path, keys in changes:
+            try:
+                edit = document.change((*path, next(iter(keys))), keys, own, comments or {}) if len(edits) < most else None
+            except EditRefused:
+                if not edits:
+                    raise
+                edit = None  # perhaps another change makes it possible
+            if edit is None or not taken.isdisjoint(edit.places):
+                left.append((path, keys))
+                continue
+            edits.append(edit)
+            taken.update(edit.places)
+            wanted = _changed_data(wanted, path, keys)
+        changed = document.apply(edits)
+        if _is_same(_parse_or_none(changed), wanted):
+            text, data, changes = changed, wanted, left
+        elif most == 1:
+            path, keys = changes[0]
+            raise document.refusal((*path, next(iter(keys))), keys)
+        else:
+            most = 1
     return text
 
 
@@ -124,7 +144,7 @@ def nest_value(steps: Sequence[str], value: object) -> Any:
     return value
 
 
-def _list_changes(path: Keys, data: Values, patch: Values) -> Iterator[tuple[Keys, dict[str, object]]]:
+def _list_changes(path: Keys, data: Values, patch: Values) -> Iterator[Change]:
     """The path of each map to change, with one of its keys or with all its new keys. None removes a key."""
     new = {key: _without_removals(value) for key, value in patch.items() if key not in data and not _removes_only(value)}
     for key, value in patch.items():
@@ -185,6 +205,20 @@ class _Place:
     step: int = _STEP
 
 
+@dataclass(frozen=True, slots=True)
+class _Edit:
+    """Other lines in place of those from `first` to before `end`; with no line between them, they are inserted."""
+
+    first: int
+    end: int
+    lines: Sequence[str]
+
+    @property
+    def places(self) -> range:
+        """Its lines and the gaps between them, or the gap in which it inserts lines. Line 5 is between the gaps 10 and 12."""
+        return range(2 * self.first + 1, 2 * self.end) if self.first < self.end else range(2 * self.first, 2 * self.first + 1)
+
+
 class _Document:
     """A text with the positions of its values."""
 
@@ -198,8 +232,8 @@ class _Document:
         if self._root is not None:
             self._count_uses(self._root)
 
-    def change(self, steps: Keys, keys: Values, own: Keys, comments: Mapping[str, Sequence[str]]) -> str:
-        """The text in which the map above the last of `steps` has these keys. None removes a key."""
+    def change(self, steps: Keys, keys: Values, own: Keys, comments: Mapping[str, Sequence[str]]) -> _Edit:
+        """The lines with which the map above the last of `steps` has these keys. None removes a key."""
         pairs, node = self._find_pairs(steps)
         missing = steps[len(pairs) :]
         if node is None or (not pairs and node.start_mark.index == node.end_mark.index):
@@ -209,7 +243,7 @@ class _Document:
         block = next((depth for depth, (owner, _) in enumerate(pairs) if owner.flow_style), len(pairs))
         if keys[steps[-1]] is None and block == len(steps):
             if len(pairs[-1][0].value) > 1 or block == 1:
-                return self._replace_lines(*self._lines_of(pairs[-1][1]), [])
+                return _Edit(*self._lines_of(pairs[-1][1]), [])
             block -= 1  # an empty map has no notation on lines of its own
         if block < len(own):
             reason = "this line also has values of others; put the agent on lines of its own"
@@ -282,8 +316,8 @@ class _Document:
             reason = f"its value comes from the merge `<<` here; write `{path[-1]}:` below it in the file"
             raise EditRefused(merge.start_mark.line + 1, dotted_path(path), reason)
 
-    def _round_trip(self, steps: Keys, keys: Values, pair: Pair | None, depth: int) -> str:
-        """The text in which the lines of one key are loaded, changed and dumped. Without `pair`, it is the whole document."""
+    def _round_trip(self, steps: Keys, keys: Values, pair: Pair | None, depth: int) -> _Edit:
+        """The lines of one key, loaded, changed and dumped. Without `pair`, it is the whole document."""
         first, end = self._lines_of(pair) if pair else (0, len(self._lines))
         column = pair[0].start_mark.column if pair else 0
         snippet = "".join(_dedent(line.rstrip("\r\n"), column) + "\n" for line in self._lines[first:end])
@@ -299,11 +333,12 @@ class _Document:
         except YAMLError:
             raise self.refusal(steps, keys) from None
         _set_in(data, steps[depth:-1], keys, ("", *steps)[depth])
-        lines = [line.replace(star, "*") for line in self._dump(data, column, _STEP)]
-        return self._replace_lines(first, end, lines)
+        return _Edit(first, end, [line.replace(star, "*") for line in self._dump(data, column, _STEP)])
 
-    def _insert_keys(self, missing: Keys, keys: Values, comments: Mapping[str, Sequence[str]], parent: str, place: _Place) -> str:
-        """The text with new keys under those of `missing` that come before the last one."""
+    def _insert_keys(
+        self, missing: Keys, keys: Values, comments: Mapping[str, Sequence[str]], parent: str, place: _Place
+    ) -> _Edit:
+        """The lines of new keys under those of `missing` that come before the last one."""
         data = _as_node(nest_value(missing[:-1], keys), parent)
         data.fa.set_block_style()
         for name, lines in comments.items():
@@ -313,7 +348,7 @@ class _Document:
                 entries.yaml_set_comment_before_after_key(name, text, indent)
         new = self._dump(data, place.column, place.step)
         is_apart = place.column or len(new) == 1 or not self._lines or not self._lines[place.line - 1].strip()
-        return self._replace_lines(place.line, place.line, new if is_apart else [self._newline, *new])
+        return _Edit(place.line, place.line, new if is_apart else [self._newline, *new])
 
     def _dump(self, data: object, column: int, step: int) -> list[str]:
         stream = io.StringIO()
@@ -321,10 +356,12 @@ class _Document:
         lines = stream.getvalue().removesuffix("\n").split("\n")
         return [f"{' ' * column if line else ''}{line}{self._newline}" for line in lines]
 
-    def _replace_lines(self, first: int, end: int, new: Sequence[str]) -> str:
-        """The text with other lines from `first` to before `end`. A missing line break at the end of the file stays missing."""
+    def apply(self, edits: Sequence[_Edit]) -> str:
+        """The text with other lines. A missing line break at the end of the file stays missing."""
         is_ended = not self._lines or self._lines[-1].endswith(("\n", "\r"))
-        lines = [*self._lines[:first], *new, *self._lines[end:]]
+        lines = [*self._lines]
+        for edit in sorted(edits, key=lambda each: (each.first, each.end), reverse=True):
+            lines[edit.first : edit.end] = edit.lines
         text = "".join(line if line.endswith(("\n", "\r")) else f"{line}{self._newline}" for line in lines)
         for mask, sign in self._masks.items():
             text = text.replace(mask, sign)
