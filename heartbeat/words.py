@@ -8,6 +8,7 @@ from datetime import timedelta
 from enum import StrEnum
 from functools import lru_cache
 from itertools import accumulate
+from math import ceil
 from typing import Self
 
 MOST_SECONDS = 10**9  # longer durations are treated like this one
@@ -58,6 +59,12 @@ def format_usd(cost: float | None) -> str:
     if 0 < cost < 0.0001:
         return "<$0.0001"
     return f"${cost:.4f}" if 0 < cost < 0.1 else f"${cost:,.2f}"
+
+
+def round_usd_up(cost: float, places: int) -> float:
+    """An amount in USD with so many decimal places, which is enough as a limit."""
+    steps = 10.0**places
+    return ceil(round(cost * steps, 3)) / steps
 
 
 def format_duration(span: timedelta) -> str:

@@ -15,12 +15,12 @@ from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, PlainSerializer
 
 
-def _time_as_json(instant: datetime) -> str:
+def time_as_json(instant: datetime) -> str:
     """UTC with Z, and milliseconds only if there are any."""
     return instant.replace(tzinfo=None).isoformat(timespec="milliseconds" if instant.microsecond else "seconds") + "Z"
 
 
-Time = Annotated[AwareDatetime, PlainSerializer(_time_as_json, when_used="json")]
+Time = Annotated[AwareDatetime, PlainSerializer(time_as_json, when_used="json")]
 Day = date
 EntryKind = Literal["heartbeat", "cron"]
 Severity = Literal["critical", "warning", "info"]

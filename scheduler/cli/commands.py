@@ -14,6 +14,7 @@ import click
 from scheduler.cli import options
 from scheduler.cli.operation_commands import OperationCommand, commands_of_section
 from scheduler.cli.options import DURATION, FILE, FOLDER, NUMBER, TIME, TIME_RULE, CommandFunction, WordOption, WordParam
+from scheduler.foresight.shares import EXAMPLE_OF_SHARES
 from scheduler.system import extras
 
 if TYPE_CHECKING:
@@ -142,7 +143,7 @@ def report() -> None:
 @click.option(
     "--answers",
     metavar="SHARES",
-    help="The shares of answers: quiet, problem or fail.  [default: quiet:0.97,problem:0.02,fail:0.01]",
+    help=f"The shares of answers: quiet, problem or fail.  [default: {EXAMPLE_OF_SHARES}]",
 )
 @click.option("--like-history", is_flag=True, help="Each day repeats what was recorded on one of the last 30 days.")
 @click.option("--work", metavar="SHARE", help="The share of prechecks that find something new.  [default: 1]")

@@ -14,7 +14,7 @@ import click
 from heartbeat.words import format_duration, list_names
 from scheduler.cli import daemon_files, options
 from scheduler.cli.daemon_files import DaemonFiles, Source
-from scheduler.cli.output import format_table, format_time, round_up_usd, utc_now, wrap_text, zone_name
+from scheduler.cli.output import format_highest_usd, format_table, format_time, utc_now, wrap_text, zone_name
 from scheduler.config.settings.config_diff import ConfigComparison, compare_configs, compare_stored
 from scheduler.config.settings.config_snapshot import store_config, stored_overrides
 from scheduler.config.settings.file_checks import prompt_warnings
@@ -160,4 +160,4 @@ def _change(each: RunsChange) -> str:
 
 
 def _cost_text(usd: float | None) -> str:
-    return "no limit" if usd is None else f"{round_up_usd(usd)} USD"
+    return "no limit" if usd is None else f"{format_highest_usd(usd)} USD"

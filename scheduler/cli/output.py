@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import zip_longest
-from math import ceil
 from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Generic, TypeVar
@@ -26,7 +25,7 @@ from rich.cells import cell_len, set_cell_size
 
 from heartbeat import words
 from heartbeat.findings import readable_answer
-from heartbeat.words import abbreviate_duration, escape_control, format_count, format_usd, one_line
+from heartbeat.words import abbreviate_duration, escape_control, format_count, format_usd, one_line, round_usd_up
 from scheduler.model.levels import Level
 from scheduler.model.local_days import is_repeated, local_text, offset_text
 from scheduler.model.outcome import Kind, Suppression
@@ -366,10 +365,10 @@ def describe_cost(cost: float | None, of_what: str, unpriced: int, untold_usd: f
     return f"{'not known' if cost is None else format_usd(cost)} {of_what}{missing}"
 
 
-def round_up_usd(amount: float) -> str:
+def format_highest_usd(amount: float) -> str:
     """An amount in USD, rounded up: the printed limit is never too low."""
     places = 2 if amount >= 1 or not amount else 4
-    return f"{ceil(round(amount * 10**places, 3)) / 10**places:,.{places}f}"
+    return f"{round_usd_up(amount, places):,.{places}f}"
 
 
 def abbreviate_count(count: int) -> str:

@@ -16,6 +16,7 @@ from heartbeatd.questions import GetPlan
 from scheduler.cli import daemon_files, options, output
 from scheduler.cli.daemon_files import Source, load_declared_plan
 from scheduler.cli.operation_options import Make
+from scheduler.cli.output import format_highest_usd
 from scheduler.cli.progress import show_progress
 from scheduler.config.settings import load
 from scheduler.config.settings.file_checks import prompt_warnings
@@ -188,10 +189,10 @@ WORST_COLUMNS: list[output.Column[EntryMaximum]] = [
     output.Column("NAME", output.entry_label),
     output.Column("RUNS", lambda each: str(each.runs)),
     output.Column("TRIES", lambda each: str(each.tries)),
-    output.Column("USD EACH", lambda each: "not known" if each.usd_per_try is None else output.round_up_usd(each.usd_per_try)),
+    output.Column("USD EACH", lambda each: "not known" if each.usd_per_try is None else format_highest_usd(each.usd_per_try)),
     output.Column(
         "USD A DAY",
-        lambda each: NO_LIMIT if each.usd_per_day is None else output.round_up_usd(each.usd_per_day),
+        lambda each: NO_LIMIT if each.usd_per_day is None else format_highest_usd(each.usd_per_day),
         level=lambda each: Level.LOST if each.usd_per_day is None else None,
     ),
     output.Column("BY", lambda each: each.by),
@@ -204,10 +205,10 @@ def _worst_day_lines(found: DailyMaximum) -> Iterator[str]:
         return
     yield output.format_list(found.entries, WORST_COLUMNS)
     yield "RUNS: planned ones, a late one, and as many by wakes as limits.wake_flood allows"
-    total = NO_LIMIT if found.usd_per_day is None else f"at most {output.round_up_usd(found.usd_per_day)} USD a day"
+    total = NO_LIMIT if found.usd_per_day is None else f"at most {format_highest_usd(found.usd_per_day)} USD a day"
     of_days = None if found.usd_per_day is None else found.usd_per_day * DAYS_OF_MONTH
     if found.usd_per_month is not None and (of_days is None or round(of_days - found.usd_per_month, 6) > 0):  # a limit of its own
-        total += f", {output.round_up_usd(found.usd_per_month)} USD a month"
+        total += f", {format_highest_usd(found.usd_per_month)} USD a month"
     yield f"all: {total}" + (" by limits.budget" if found.by == "limits.budget" else "")
     if any(ceiling.by == "runs" and ceiling.usd_per_day for ceiling in found.entries):
         yield "by runs: if nobody changes the clock, restarts the daemon, or runs agents or jobs by hand"

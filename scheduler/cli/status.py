@@ -23,6 +23,7 @@ from heartbeatd.answers import (
     SpendToday,
     Status,
     UsedLimit,
+    time_as_json,
 )
 from scheduler.cli import daemon_files, output, progress
 from scheduler.cli.daemon_files import DaemonFiles, Source
@@ -33,7 +34,6 @@ from scheduler.insight.status_data import read_status
 from scheduler.model.budget import MONTH_LIMIT, USD_LIMITS, describe_unknown
 from scheduler.model.levels import Level, level_of, level_of_run
 from scheduler.model.outcome import Kind
-from scheduler.model.timestamps import iso_utc
 from scheduler.store import boots, disk_reserve
 from scheduler.store.boots import STOPPED
 from scheduler.system.state_lock import LockOwner, read_refused_starts
@@ -188,7 +188,7 @@ FROZEN_TEXTS = {
 def _refused_starts(files: DaemonFiles) -> list[dict[str, object]]:
     """The starts that were refused, the oldest first. `problem` null: another daemon had the database."""
     return [
-        {"at": iso_utc(each.at), "pid": each.pid, "config": each.config, "problem": each.problem}
+        {"at": time_as_json(each.at), "pid": each.pid, "config": each.config, "problem": each.problem}
         for each in read_refused_starts(files.lock_file)
     ]
 

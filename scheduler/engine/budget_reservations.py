@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import date, datetime
 from math import ceil
 
+from heartbeat.runners import credible_usage
 from heartbeat.words import format_duration
 from scheduler.engine.tick_items import Tick
 from scheduler.model.budget import (
@@ -206,18 +207,14 @@ def _largest_shares(tx: Transaction, budget_day: BudgetDay, key: str, used: Spen
 
 
 def _amount_of_call(prices: Mapping[str, Price], most: Amount, call: Call, day: date) -> Amount | None:
-    """The usage of a call, or the most that it can have used if it was not reported; None if that is unknown too.
-
-    Zero tokens are not believed.
-    """
-    if call.tokens is None and call.cost_usd is None:
-        return NO_USAGE if call.is_free else _maximum_of_call(prices, most, call)
-    tokens = call.tokens.total if call.tokens else 0
+    """The usage of a call, or the most that it can have used if it was not reported; None if that is unknown too."""
+    tokens = credible_usage(call.tokens)
+    if tokens is None and call.cost_usd is None:
+        return NO_USAGE if call.is_free and call.tokens is None else _maximum_of_call(prices, most, call)
     usd = call_cost(prices, call, day)
-    is_unreported = call.cost_usd is None and not tokens
-    if is_unreported or (most.nanos and usd is None):
+    if most.nanos and usd is None:
         return _maximum_of_call(prices, most, call)
-    return Amount(usd_to_nanos(usd or 0.0), tokens)
+    return Amount(usd_to_nanos(usd or 0.0), tokens.total if tokens else 0)
 
 
 def _maximum_of_call(prices: Mapping[str, Price], most: Amount, call: Call) -> Amount | None:

@@ -1,4 +1,4 @@
-"""Reads what a simulation assumes: the shares of answers, and faults with their times."""
+"""Reads the times that a simulation assumes: its beginning, and faults with their times."""
 
 from __future__ import annotations
 
@@ -14,62 +14,11 @@ from scheduler.config.keys.value_types import parse_positive_duration
 from scheduler.model.expected_error import InputError
 from scheduler.model.local_days import WEEKDAYS
 
-AnswerKind = Literal["quiet", "problem", "fail"]
 FaultKind = Literal["provider", "channel", "daemon"]
 
-ANSWER_KINDS: tuple[AnswerKind, ...] = ("quiet", "problem", "fail")
-EXAMPLE_OF_SHARES = "quiet:0.97,problem:0.02,fail:0.01"
 EXAMPLE_OF_FAULT = "provider-down:2h@tue 03:00"
 FAULT = re.compile(r"(provider|channel|daemon)-down(?:=([^:]+))?:([^@]+)@(?:([a-z]+) +)?(.+)", re.IGNORECASE)
-TOLERANCE = 1e-6  # of the sum of shares
 FARTHEST = timedelta(days=3660)  # about ten years, the longest time of a simulated fault too
-
-
-@dataclass(frozen=True, slots=True)
-class Shares:
-    """How often an answer reports nothing, has a problem, or fails: shares between 0 and 1, together 1."""
-
-    quiet: float = 0.97
-    problem: float = 0.02
-    fail: float = 0.01
-
-    def choose(self, point: float) -> AnswerKind:
-        """The kind of answer at this point of [0, 1)."""
-        return "fail" if point < self.fail else "problem" if point < self.fail + self.problem else "quiet"
-
-    def __str__(self) -> str:
-        return f"{self.quiet:.1%} quiet, {self.problem:.1%} with a problem, {self.fail:.1%} failed"
-
-
-USUAL_SHARES = Shares()
-
-
-def parse_shares(text: str) -> Shares:
-    """The shares in `quiet:0.97,problem:0.02,fail:0.01`. A kind that is left out has the share 0. Raises ValueError."""
-    found: dict[str, float] = dict.fromkeys(ANSWER_KINDS, 0.0)
-    seen = set[str]()
-    for part in text.split(","):
-        kind, _, share = (each.strip() for each in part.partition(":"))
-        if kind not in ANSWER_KINDS:
-            raise ValueError(f"unknown answer {quote_value(kind)}; write {EXAMPLE_OF_SHARES}")
-        if kind in seen:
-            raise ValueError(f"{kind} is given twice; write {EXAMPLE_OF_SHARES}")
-        seen.add(kind)
-        found[kind] = parse_share(share)
-    if abs(sum(found.values()) - 1) > TOLERANCE:
-        raise ValueError(f"the shares add up to {sum(found.values()):g}, not to 1; write {EXAMPLE_OF_SHARES}")
-    return Shares(**found)
-
-
-def parse_share(text: str) -> float:
-    """A number from 0 to 1. Raises ValueError."""
-    try:
-        share = float(text)
-    except ValueError:
-        share = -1.0
-    if not 0 <= share <= 1:
-        raise ValueError(f"{quote_value(text)} is not a share; write a number from 0 to 1, such as 0.02")
-    return share
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,18 +19,10 @@ from heartbeat.verdict import OK_TOKEN
 from heartbeat.words import format_duration, format_usd
 from heartbeatd.answers import EntryName, ResponseBody, Time
 from scheduler.engine.delivery import Delivery
-from scheduler.foresight.assumptions import (
-    USUAL_SHARES,
-    AnswerKind,
-    Fault,
-    Shares,
-    check_faults,
-    parse_fault,
-    parse_share,
-    parse_shares,
-)
+from scheduler.foresight.assumptions import Fault, check_faults, parse_fault
 from scheduler.foresight.playback import Attempt, Playback
 from scheduler.foresight.recording import Recording, ended, recorded_answer, recorded_command, recorded_precheck
+from scheduler.foresight.shares import USUAL_SHARES, AnswerKind, Shares, parse_share, parse_shares
 from scheduler.model.budget import find_price
 from scheduler.model.entry import Claim, Entry
 from scheduler.model.entry_row import EntryRow

@@ -1,4 +1,4 @@
-"""Converts times between Python, the database (UTC milliseconds) and JSON."""
+"""Converts times between Python, the database (UTC milliseconds)."""
 
 from __future__ import annotations
 
@@ -26,10 +26,3 @@ def from_optional_millis(value: int | None) -> datetime | None:
 def to_optional_millis(instant: datetime | None) -> int | None:
     """A time as it is stored; null for None."""
     return None if instant is None else to_millis(instant)
-
-
-def iso_utc(instant: datetime | None) -> str | None:
-    """A time as in JSON: UTC with Z, and milliseconds only if there are any."""
-    if instant is None:
-        return None
-    return instant.replace(tzinfo=None).isoformat(timespec="milliseconds" if instant.microsecond else "seconds") + "Z"

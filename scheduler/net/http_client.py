@@ -522,7 +522,7 @@ def _translate_error(exchange: _Exchange, error: Exception) -> Exception:
                 Failure.CONNECT, f"no connection to the proxy {proxy}: {_connect_reason(error) or 'failed'}"
             )
         case aiohttp.ClientConnectorCertificateError():
-            return exchange.make_error(Failure.TLS, _untrusted_certificate(error.certificate_error), transient=False)
+            return exchange.make_error(Failure.TLS, untrusted_certificate(error.certificate_error), transient=False)
         case aiohttp.ClientConnectorDNSError():
             return exchange.make_error(Failure.DNS, "its name cannot be resolved")
         case aiohttp.ClientSSLError():
@@ -542,7 +542,7 @@ def _translate_error(exchange: _Exchange, error: Exception) -> Exception:
         case aiohttp.ServerDisconnectedError() if exchange.sent:
             return exchange.make_error(Failure.CONNECT, INCOMPLETE_ANSWER)
         case ssl.SSLCertVerificationError():
-            return exchange.make_error(Failure.TLS, _untrusted_certificate(error), transient=False)
+            return exchange.make_error(Failure.TLS, untrusted_certificate(error), transient=False)
         case ssl.SSLError():
             return exchange.tls_error(error.reason or "handshake failed")
         case aiohttp.ServerDisconnectedError() | OSError():
@@ -576,6 +576,7 @@ def _connect_reason(error: aiohttp.ClientConnectorError) -> str:
     return os.strerror(number) if number and not hung_up else ""
 
 
-def _untrusted_certificate(error: BaseException) -> str:
+def untrusted_certificate(error: BaseException) -> str:
+    """That the certificate of a server is not trusted, with the reason and with what to write."""
     message = getattr(error, "verify_message", None) or "it cannot be verified"
     return f"its certificate is not trusted ({message}); if your own authority signed it, write network: {{ca_file: PATH}}"

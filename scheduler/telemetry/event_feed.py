@@ -10,9 +10,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 
+from heartbeatd.answers import time_as_json
 from scheduler.model.events import AttemptStarted, Event, MessageMoved, QuestionMoved, RunClosed, SettingsApplied
 from scheduler.model.outcome import ANSWERED, AttemptResult, DeliveryState, Kind, Outcome
-from scheduler.model.timestamps import iso_utc
 
 KEPT_EVENTS = 1000  # for readers that resume, or that are slow
 WAKE_INTERVAL = 0.2  # seconds between two wakeups of the readers: many simultaneous events are sent to each reader together
@@ -138,8 +138,8 @@ def _describe_event(happened: Event) -> list[tuple[str, tuple[str, str] | None, 
             ended = {
                 "result": result.outcome.value,
                 "why": result.why,
-                "started_at": iso_utc(happened.started_at),
-                "finished_at": iso_utc(happened.finished_at),
+                "started_at": happened.started_at and time_as_json(happened.started_at),
+                "finished_at": time_as_json(happened.finished_at),
             }
             said = {"run": happened.run_id, "kind": happened.kind.value, "name": happened.name}
             has_said = happened.kind is Kind.HEARTBEAT and result.outcome in ANSWERED and result.suppression is None
@@ -162,7 +162,7 @@ def _run_data(happened: AttemptStarted | RunClosed) -> dict[str, object]:
         "run": happened.run_id,
         "kind": happened.kind.value,
         "name": happened.name,
-        "planned_at": iso_utc(happened.slot),
+        "planned_at": time_as_json(happened.slot),
         "trigger": happened.trigger.value,
         "tries": happened.attempt,
     }

@@ -23,10 +23,10 @@ from typing import Any
 import uvicorn
 from starlette.types import ASGIApp
 
+from heartbeatd.answers import time_as_json
 from heartbeatd.secret import Secret
 from heartbeatd.state_folder import address_file
 from scheduler.model.expected_error import ExpectedError
-from scheduler.model.timestamps import iso_utc
 from scheduler.system.file_limits import is_scarcity
 from scheduler.system.files import write_private_file
 from scheduler.system.state_lock import StateFolderError, raise_state_folder_error
@@ -233,7 +233,7 @@ def _read_private_token(path: Path) -> str | None:
 
 def write_address_file(state: Path, url: str, started_at: datetime) -> None:
     """Write where this daemon listens."""
-    _write_line(address_file(state), json.dumps({"pid": os.getpid(), "url": url, "started_at": iso_utc(started_at)}))
+    _write_line(address_file(state), json.dumps({"pid": os.getpid(), "url": url, "started_at": time_as_json(started_at)}))
 
 
 def remove_address_file(state: Path) -> None:

@@ -18,6 +18,7 @@ from heartbeat.runners.call_errors import CallError
 from heartbeat.runners.redaction import Redactor, reveal_secret
 from heartbeat.spec import Source
 from heartbeat.words import format_count, squeeze
+from scheduler.net.http_client import untrusted_certificate
 
 MAX_SHOWN = 60  # messages of one look; the next look shows the others
 MAX_HEADER = 4096  # bytes of the two fields of a message
@@ -44,8 +45,7 @@ def read_unread(source: Source, state: State | None, ca_file: Path | None, secon
             _log_in(box, reveal_secret(source.user), reveal_secret(source.password))
             return _read_folder(box, source.folder, state)
     except ssl.SSLCertVerificationError as error:
-        advice = "if your own authority signed it, write network: {ca_file: PATH}"
-        raise CallError(Failure.TLS, f"its certificate is not trusted ({error.verify_message}); {advice}") from None
+        raise CallError(Failure.TLS, untrusted_certificate(error)) from None
     except imaplib.IMAP4.error as error:
         said = error.args[0] if error.args else ""
         text = said.decode(errors="replace") if isinstance(said, bytes) else str(said)

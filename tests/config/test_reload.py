@@ -17,14 +17,14 @@ from config_file import write
 from metrics_page import Page
 from world import MakeWorld, World, utc
 
+from heartbeatd.answers import time_as_json
 from scheduler.config.file.diagnostics import ConfigError
-from scheduler.config.settings.load import load_config
-from scheduler.engine.config_reload import ANSWER_TIMEOUT, Reloader, plan_for_start
+from scheduler.config.settings.load import LoadedConfig, load_config
+from scheduler.engine.config_reload import ANSWER_TIMEOUT, Reloader, load_for_standby, plan_for_start
 from scheduler.engine.tick_items import Refused, Request
 from scheduler.insight import status_data
 from scheduler.insight.reload_history import changes_of_entry, config_changes_between
 from scheduler.model.outcome import Kind
-from scheduler.model.timestamps import iso_utc
 
 GOOD = 'agents: {ops: {runner: {kind: command, argv: [a]}, heartbeat: {interval: 30m, checklist: "- a\\n", deliver: log}}}\n'
 WRONG = GOOD.replace("30m", "soon")
@@ -54,6 +54,11 @@ class Saving:
             Inbox(world),
             lambda: world.clock.now,
         )  # type: ignore[arg-type]
+
+    def loaded_for_standby(self) -> LoadedConfig:
+        """The config with which the daemon would return to standby now."""
+        world = self.world
+        return load_for_standby(world.engine.plan, self._reloader.loaded, world.config, world.environ, world.clock.now)[0]
 
     def __call__(self, yaml: str, *, watched: bool = False) -> int:
         self.world.config.write_text(yaml, "utf-8")
@@ -137,7 +142,7 @@ def test_a_reload_is_recorded_with_who_asked_for_it_and_both_values(reloaded: Sa
     assert status_data.read_status(reloaded.world.store.connection, reloaded.world.clock.now).as_data()["reload"] == {
         "mode": "watch",
         "last": {
-            "at": iso_utc(reloaded.world.clock.now),
+            "at": time_as_json(reloaded.world.clock.now),
             "says": "config reloaded, by command",
             "result": "applied",
             "by": "command",
@@ -181,6 +186,13 @@ def test_metrics_show_the_present_database_until_the_restart_that_another_one_ne
     assert size > 0
     reloaded(GOOD + "state: other/other.db\n")
     assert page.series("db_bytes")["db_bytes{db}"] >= size
+
+
+@pytest.mark.parametrize("how", ["watch", "manual"])
+def test_a_daemon_that_loses_its_lease_returns_to_standby_of_the_same_database(reloaded: Saving, how: str) -> None:
+    before = reloaded.world.engine.plan.settings.database
+    reloaded(GOOD + f"state: other/other.db\nreload: {how}\n")
+    assert reloaded.loaded_for_standby().settings.database == before
 
 
 def test_a_change_that_needs_a_restart_is_reported_at_each_reload_until_it_is_undone(reloaded: Saving) -> None:

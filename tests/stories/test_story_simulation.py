@@ -21,8 +21,9 @@ from heartbeat.runners import HttpReply
 from heartbeat.spec import estimate_tokens
 from scheduler.config.settings.load import load_config
 from scheduler.engine.delivery import Delivery
-from scheduler.foresight.assumptions import Shares, parse_fault, parse_shares
+from scheduler.foresight.assumptions import parse_fault
 from scheduler.foresight.recording import Recording
+from scheduler.foresight.shares import Shares, parse_shares
 from scheduler.foresight.simulation import (
     ANSWER_TIME,
     CHECK_TIME,

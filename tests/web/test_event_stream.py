@@ -17,10 +17,10 @@ from patience import PATIENCE
 from starlette.datastructures import Headers
 from web_daemon import CONFIG, TOKENS, WebDaemon
 
+from heartbeatd.answers import time_as_json
 from heartbeatd.verbs import Pause
 from scheduler.engine.effects import VerbRequest
 from scheduler.model.events import AttemptStarted, SettingsApplied
-from scheduler.model.timestamps import iso_utc
 from scheduler.telemetry import event_feed
 from scheduler.web import event_stream
 from scheduler.web.api_request import ApiRequest, Caller
@@ -203,7 +203,7 @@ def test_a_reader_that_never_reads_is_dropped_and_others_go_on(tmp_path: Path) -
             "run": 1,
             "kind": "heartbeat",
             "name": large.name,
-            "planned_at": iso_utc(some.slot),
+            "planned_at": time_as_json(some.slot),
             "trigger": "interval",
             "tries": 1,
         }

@@ -6,10 +6,10 @@ import json
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from math import ceil
 from zoneinfo import ZoneInfo
 
 from heartbeat.spec import Agent
+from heartbeat.words import round_usd_up
 from scheduler.config.keys import models
 from scheduler.config.settings.config_node import ConfigNode, build_spec
 from scheduler.config.settings.providers import Prices, price_line
@@ -83,7 +83,7 @@ def check_run_budget(attempt: AttemptUsage) -> Problems:
     short = replace(attempt, input_tokens=LEAST_PROMPT, usd_per_try=0.0, tokens_per_try=0).max_usage  # of one turn
     for key, room, least in (
         ("tokens_per_try", attempt.input_tokens_within_run, str(short.tokens)),
-        ("usd_per_try", _longest_prompt(attempt), round_usd_up(short.usd)),
+        ("usd_per_try", _longest_prompt(attempt), format_least_usd(short.usd)),
     ):
         if room is not None and room < LEAST_PROMPT:
             yield f"the answers alone may use all of it; write {least} or more, or a smaller max_output_tokens", key
@@ -164,8 +164,8 @@ class EntryLimits:
         most = self.attempt.max_usage
         for prefix, key, bound in self._limits(*USD_LIMITS) if self.attempt.priced else ():
             if most.usd > bound:
-                takes = f"{self._attempt_text} may cost {round_usd_up(most.usd)} USD{self._explain_tokens()}"
-                yield from _day_too_small(prefix, key, takes, round_usd_up(most.usd), "usd_per_try")
+                takes = f"{self._attempt_text} may cost {format_least_usd(most.usd)} USD{self._explain_tokens()}"
+                yield from _day_too_small(prefix, key, takes, format_least_usd(most.usd), "usd_per_try")
         for prefix, key, bound in self._limits("tokens_per_day"):
             if most.tokens > bound:
                 needed = f"{self._attempt_text} may use {most.tokens:,} tokens{self._explain_tokens()}"
@@ -201,10 +201,10 @@ def _day_too_small(prefix: str, key: str, takes: str, enough: str, lower: str) -
 
 def format_limit(value: float) -> str:
     """A limit as messages show it."""
-    return str(value) if isinstance(value, int) else round_usd_up(value)
+    return str(value) if isinstance(value, int) else format_least_usd(value)
 
 
-def round_usd_up(usd: float) -> str:
+def format_least_usd(usd: float) -> str:
     """An amount in USD, rounded up, so that it is enough if it is written as the limit."""
     places = 4 if usd >= 0.001 or not usd else 9
-    return f"{ceil(round(usd * 10**places, 3)) / 10**places:.{places}f}".rstrip("0").rstrip(".")
+    return f"{round_usd_up(usd, places):.{places}f}".rstrip("0").rstrip(".")

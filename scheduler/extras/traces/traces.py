@@ -28,12 +28,12 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from heartbeat.runners import Answer, Resources, Tokens
 from heartbeat.runners.redaction import Redactor, secret_parts
 from heartbeat.spec import Agent, HttpRunner, ModelRunner
+from heartbeatd.answers import time_as_json
 from scheduler import __version__
 from scheduler.model.budget import Price, call_cost
 from scheduler.model.entry import Claim
 from scheduler.model.outcome import FAILURES, AttemptResult, Outcome
 from scheduler.model.settings import Settings
-from scheduler.model.timestamps import iso_utc
 from scheduler.net.library_requests import limited_answers
 from scheduler.system.log import log_event
 from scheduler.system.process import add_variables
@@ -332,7 +332,7 @@ def _run_attributes(claim: Claim) -> dict[str, object]:
         "heartbeatd.run.id": claim.run.id,
         "heartbeatd.run.trigger": claim.run.trigger.value,
         "heartbeatd.run.tries": claim.run.attempt,
-        "heartbeatd.run.planned_at": iso_utc(claim.run.slot),
+        "heartbeatd.run.planned_at": time_as_json(claim.run.slot),
     }
 
 

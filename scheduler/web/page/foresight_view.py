@@ -15,6 +15,7 @@ import anyio
 from scheduler.foresight import own_process
 from scheduler.foresight.own_process import NotPlayed, Place
 from scheduler.foresight.replay import Replay
+from scheduler.foresight.shares import EXAMPLE_OF_SHARES
 from scheduler.foresight.simulation import FigureRange, Simulation, count_text, usd_text
 from scheduler.model.config_changes import StoredConfig
 from scheduler.web.http_errors import HttpError
@@ -23,7 +24,7 @@ from scheduler.web.page.time_axis import TimeAxis
 from scheduler.web.page.views import FormRequest, PageRequest
 
 SPANS = {"7": "7 days", "14": "14 days", "30": "30 days", "90": "90 days"}
-USUAL = {"days": "30", "answers": "quiet:0.97,problem:0.02,fail:0.01", "work": "1", "faults": "", "like_history": ""}
+USUAL = {"days": "30", "answers": EXAMPLE_OF_SHARES, "work": "1", "faults": "", "like_history": ""}
 MAX_ROWS = 12  # agents, jobs and recipients that are shown; the command lists the others
 REPLAYED_DAYS = 7
 MAX_REPLAYED = 30  # changed runs that are listed
