@@ -112,24 +112,25 @@ def _other_variable(draft: Draft, root: object, text: str, name: str) -> str:
 
 
 def _is_known(data: Mapping[str, Any], root: object, variable: str) -> bool:
-    """Whether a config has all entries that refer to this variable, maybe under the names of an earlier import."""
+    """Whether a config has all entries that refer to this variable."""
     return all(
-        isinstance(root, MarkedMap)
-        and isinstance(known := root.get(section), MarkedMap)
-        and any(value == entry for each, value in known.items() if each == name or each.startswith(f"{name}-"))
+        any(_is_same(section, each, entry) for each in _entries_of(root, section).values())
         for section, entries in data.items()
-        for name, entry in entries.items()
+        for entry in entries.values()
         if f"${{{variable}}}" in str(entry)
     )
+
+
+def _entries_of(root: object, section: str) -> Mapping[str, Any]:
+    found = root.get(section) if isinstance(root, MarkedMap) else None
+    return found if isinstance(found, MarkedMap) else {}
 
 
 def _leave_out_known(draft: Draft, root: object) -> int:
     """Take out what the config has, also under other names, and give what it does not have names that are free there."""
     there = 0
     for section in SECTIONS:
-        known = root.get(section) if isinstance(root, MarkedMap) else None
-        if not isinstance(known, MarkedMap):
-            continue
+        known = _entries_of(root, section)
         entries, names = draft.data[section], dict[str, str]()
         # Jobs that name others in `previous` come last, because the others may get another name.
         for name in sorted(entries, key=lambda each: "previous" in entries[each]):
@@ -149,9 +150,16 @@ def _leave_out_known(draft: Draft, root: object) -> int:
             there += section in ("agents", "cron")
             if known[new] != draft.data[section].pop(new):
                 draft.receipt.leave_to_config(f"{section}.{new}")
-    if not (draft.data["agents"] or draft.data["cron"]):  # nothing would use them
-        draft.data |= {"providers": {}, "channels": {}}
+    for section in ("providers", "channels"):
+        for name in [each for each in draft.data[section] if not _is_used(draft.data, section, each)]:
+            draft.remove(f"{section}.{name}", "no new agent or job uses it", is_loss=False)
     return there
+
+
+def _is_used(data: Mapping[str, Any], section: str, name: str) -> bool:
+    """Whether an agent or job refers to this provider or channel, also as the channel of the last conversation."""
+    names = {name: ""} | ({"last": ""} if "{target}" in str(data[section][name]) else {})
+    return any(_with_names(entry, section, names) != entry for kind in ("agents", "cron") for entry in data[kind].values())
 
 
 def _is_same(section: str, known: object, new: Mapping[str, Any]) -> bool:

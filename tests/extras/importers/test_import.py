@@ -245,6 +245,20 @@ def test_importing_again_after_edits_adds_nothing(tmp_path: Path, capsys: pytest
     assert path.read_text("utf-8") == text
 
 
+def test_a_channel_that_no_new_agent_or_job_uses_is_not_added(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(tmp_path, "config.yaml", SMALL)
+    job = {"prompt": "Go.", "schedule": "0 7 * * *", "deliver": "telegram:1"}
+    env = write(tmp_path, ".env", "TELEGRAM_BOT_TOKEN=1:a")
+    run(capsys, "hermes", write(tmp_path, "jobs.json", json.dumps({"jobs": [{"name": "brief", **job}]})), env, "--into", path)
+    text = re.sub("(?s)channels:\n.*?\n(?=\\w|$)", "", path.read_text("utf-8")).replace("telegram-1", "log")
+    path.write_text(text, "utf-8")
+    new = {"name": "new", "prompt": "New.", "schedule": "0 8 * * *", "deliver": "local"}
+    source = write(tmp_path, "jobs.json", json.dumps({"jobs": [{"name": "brief", **job}, new]}))
+    assert run(capsys, "hermes", source, env, "--into", path)[0] == 0
+    assert re.findall("prompt: (.*)", path.read_text("utf-8")) == ["Go.", "New."]
+    assert "tgram" not in path.read_text("utf-8")
+
+
 def test_what_the_new_agents_and_jobs_inherit_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     night = '{model: m, heartbeat: {active_hours: {start: "22:00", end: "23:00"}}, cron: {stagger: 10m}}'
     path = write(tmp_path, "config.yaml", f"{SMALL}defaults: {night}\n")
