@@ -193,7 +193,7 @@ def open_for_reading(files: DaemonFiles) -> Iterator[sqlite3.Connection]:
         yield connection
 
 
-def _daemon_environ(files: DaemonFiles) -> Mapping[str, str]:
+def daemon_environ(files: DaemonFiles) -> Mapping[str, str]:
     """The environment of this shell, with the overrides of the running daemon instead of its own."""
     from scheduler.config.settings.config_snapshot import stored_overrides
 
@@ -222,7 +222,7 @@ def load_declared_plan(source: Source, files: DaemonFiles) -> Plan | None:
     from scheduler.work import plan
 
     try:
-        return plan.make_plan(load.load_config(source.config, _daemon_environ(files), resolve_secrets=False).settings)
+        return plan.make_plan(load.load_config(source.config, daemon_environ(files), resolve_secrets=False).settings)
     except ConfigError:
         if not files.may_exist:
             raise

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
@@ -46,9 +47,15 @@ def _format_result(finding: CheckResult) -> list[str]:
 def _check_everything(source: Source) -> Iterator[CheckResult]:
     yield from installation_checks.check_installation()
     yield from _check_commands()
-    yield from installation_checks.check_config(source.config, os.environ, output.utc_now(), read_user_crontab)
-    yield from _check_queue(source.config)
     files = daemon_files.locate_files(source.config, source.state)
+    environ: Mapping[str, str] = os.environ
+    with suppress(ExpectedError):  # the check of the database reports it
+        environ = daemon_files.daemon_environ(files)
+    is_down = daemon_files.find_running_daemon(files) is None  # a running daemon has variables that this shell may lack
+    yield from installation_checks.check_config(
+        source.config, environ, output.utc_now(), read_user_crontab, resolve_secrets=is_down
+    )
+    yield from _check_queue(source.config)
     yield from installation_checks.check_folder(files.database.parent)
     yield from _check_database(files)
 

@@ -70,14 +70,21 @@ def check_sqlite(found: tuple[int, ...]) -> CheckResult:
 
 
 def check_config(
-    path: Path, environ: Mapping[str, str], now: datetime, read_crontab: Callable[[], str] | None = None
+    path: Path,
+    environ: Mapping[str, str],
+    now: datetime,
+    read_crontab: Callable[[], str] | None = None,
+    *,
+    resolve_secrets: bool = True,
 ) -> Iterator[CheckResult]:
     """The errors and warnings of the config. A config that other users may write is an error, because it contains commands.
 
-    `read_crontab` returns the output of `crontab -l`. Without it, no job is looked for there.
+    `read_crontab` returns the output of `crontab -l`. Without it, no job is looked for there. With `resolve_secrets`, a variable
+    that is not set is an error.
     """
+    times = TimeCheck(now, entries.has_seen_one_time_job)
     try:
-        loaded = load.load_config(path, environ, time_check=TimeCheck(now, entries.has_seen_one_time_job), check_files=True)
+        loaded = load.load_config(path, environ, resolve_secrets=resolve_secrets, time_check=times, check_files=True)
     except ConfigError as error:
         first, more = str(error.errors[0]), len(error.errors) - 1
         yield CheckResult("bad", "config", first + (f" (and {more} more; `heartbeatd check` lists them)" if more else ""))

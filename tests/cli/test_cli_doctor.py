@@ -1,6 +1,7 @@
 """`doctor`: one line for each check, and exit code 1 if one of them is bad."""
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from scheduler.cli.main import main
 from scheduler.config.settings.load import load_config
 from scheduler.insight import installation_checks
 from scheduler.model.message import DeliveryResult
+from scheduler.system.state_lock import StateLock
 
 CONFIG = """\
 state: state/heartbeatd.db
@@ -159,6 +161,19 @@ def test_the_findings_fit_into_eighty_columns(config: Path, capsys: pytest.Captu
     output = capsys.readouterr().out
     assert "write 90s, 30m or 1h30m" in " ".join(output.split())
     assert all(len(line) <= 80 or len(line.split()) == 1 for line in output.replace(str(config.parent), ".").splitlines())
+
+
+def test_a_variable_that_only_the_running_daemon_has_is_no_error(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config.write_text(CONFIG + "channels: {hook: {kind: webhook, url: '${ONLY_OF_THE_SERVICE}'}}\n")
+    state = make_database(config)
+
+    def is_reported() -> bool:
+        assert main(["doctor", "-c", str(config), "--format", "json"]) == 0
+        return "ONLY_OF_THE_SERVICE is not set" in capsys.readouterr().out
+
+    assert is_reported()
+    with StateLock.take(state / "heartbeatd.db.lock", started_at=datetime.now(UTC), instance="boot1"):
+        assert not is_reported()
 
 
 def test_each_check_prints_one_finding(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
