@@ -445,9 +445,11 @@ def _store_errors(path: Path) -> Iterator[None]:
 def _damage_message(path: Path, finding: str) -> str:
     log, _ = _log_files(path)
     move_log = f"; {_set_aside_command(path, log)}" if log.exists() else ""
+    is_other = finding == "file is not a database"  # SQLite says so of a file with another beginning
+    advice = "If it is another file, correct `state` or --state. Otherwise, move" if is_other else "Move"
     return (
         f"{path} is damaged or not a database ({finding}); nothing was changed. "
-        "Move it to another path, then start without the history or copy a backup to its place: "
+        f"{advice} it to another path, then start without the history or copy a backup to its place: "
         f"{_set_aside_command(path, path)}{move_log}"
     )
 

@@ -229,7 +229,9 @@ def test_a_missing_config_beside_a_database_is_reported_in_one_line(
 def test_a_database_of_another_program_is_reported_with_exit_code_1(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
     state.write_bytes(b"something else" * 100)
     assert main(["runs", "--state", str(state)]) == 1
-    assert capsys.readouterr().err.startswith(f"heartbeatd: {state} is damaged or not a database")
+    err = capsys.readouterr().err
+    assert err.startswith(f"heartbeatd: {state} is damaged or not a database")
+    assert "If it is another file, correct `state` or --state. Otherwise, move it to another path" in err
 
 
 def test_an_invalid_config_still_names_the_database(
