@@ -95,6 +95,18 @@ def test_a_result_that_fails_after_the_answer_of_a_newer_run_is_no_failure_in_a_
     assert failures_in_a_row(world) == 0
 
 
+def test_a_result_counts_as_an_alert_although_a_newer_run_has_answered(make_world: MakeWorld) -> None:
+    with Server([gateway.async_answer()]) as server:
+        world = make_world(http_agent(server.url, async_timeout="2h"))
+        world.run(minutes=61)
+        first, second, _ = [request.json["run"] for request in server.requests]
+        world.request(VerbRequest(ReportResult(text="HEARTBEAT_OK"), second))
+        world.run(minutes=1)
+        world.request(VerbRequest(ReportResult(text="ALERT: found it"), first))
+        world.run(minutes=1)
+    assert world.store.connection.execute("select quiet, alerting from entry").fetchone()[:] == (0, 1)
+
+
 def failures_in_a_row(world: World) -> int:
     (count,) = Page(world).series("consecutive_failures").values()
     return int(count)

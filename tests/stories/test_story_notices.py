@@ -753,6 +753,17 @@ def test_a_message_that_waits_is_reported_although_its_channel_has_taken_another
     assert reported == ["10:36 CRITICAL channel hook undelivered: busy"]
 
 
+def test_a_message_does_not_wait_for_longer_because_the_clock_was_set_ahead(make_world: MakeWorld) -> None:
+    world = make_world(HOOKS + agent(deliver="hook"), send=lambda each: BUSY if each.message.text == "first" else TAKEN)
+    world.scripts["ops"] = lambda call: "first" if len(world.calls) == 1 else "HEARTBEAT_OK"
+    world.run(minutes=20)
+    world.clock.now += timedelta(hours=3)
+    world.run(minutes=50)
+    assert not [text for *_, text in world.delivered if "undelivered" in text]
+    world.run(hours=2)
+    assert len([text for *_, text in world.delivered if "undelivered" in text]) == 1
+
+
 def test_a_pending_notification_does_not_delay_a_message_on_the_same_channel(make_world: MakeWorld) -> None:
     channels = "channels: {guild: {url: 'discord://42/abc', prefix: none}}\n"
     world = make_world(channels + agent(deliver="guild", retries="0", problems="{after: 1}"))

@@ -187,6 +187,16 @@ def test_what_waits_for_the_morning_waits_for_the_end_of_a_mute_too(
     assert [line.partition(" (")[0] for line in sent(world)] == [f"{comes} warning  ops disk:/var: 92 %"], "no reminder yet"
 
 
+def test_what_waits_for_the_end_of_a_mute_waits_for_that_of_a_second_one_that_is_shorter(make_world: MakeWorld) -> None:
+    world = make_world(config(), start="2026-03-02 22:00")
+    world.scripts["ops"] = lambda call: "[disk:/var] 92 %" if call.at >= utc("2026-03-02 23:00") else QUIET
+    for now, end in (("01:10", "12:30"), ("09:10", "10:30")):
+        world.run_until(f"2026-03-03 {now}")
+        world.request(VerbRequest(Mute.of(until=utc(f"2026-03-03 {end}")), (Kind.HEARTBEAT, "ops")))
+    world.run_until("2026-03-03 20:00")
+    assert [line.partition(" (")[0] for line in sent(world)] == ["03 10:30 warning  ops disk:/var: 92 %"]
+
+
 @pytest.mark.parametrize("verb", [Ack, CloseProblem])
 def test_what_a_person_has_acknowledged_or_closed_in_the_night_is_not_sent(make_world: MakeWorld, verb: type) -> None:
     world = make_world(config(), start="2026-03-02 22:00")

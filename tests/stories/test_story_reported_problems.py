@@ -18,6 +18,7 @@ from test_story_explain import explained_entry
 from test_story_models import decides
 from world import AgentCall, MakeWorld, Script, World
 
+from heartbeat.findings import Severity
 from scheduler.engine.delivery import Delivery
 from scheduler.model.message import DeliveryResult
 from scheduler.store import problems
@@ -78,7 +79,9 @@ def test_a_rise_of_the_severity_and_the_end_are_sent(make_world: MakeWorld) -> N
 
 def test_a_fall_of_the_severity_and_a_second_rise_are_no_news(make_world: MakeWorld) -> None:
     world = make_world(config(), scripts=answers("[disk!] 97 %", "[disk] 92 %", "[disk!] 98 %"))
-    world.run(hours=1)
+    world.run(minutes=20)
+    assert world.problem("disk").found.severity is Severity.WARNING
+    world.run(minutes=40)
     assert sent(world) == ["[disk] CRITICAL: 97 %"]
 
 
