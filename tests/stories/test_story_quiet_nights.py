@@ -453,6 +453,16 @@ def test_each_agent_of_a_common_message_has_said_its_own_texts(make_world: MakeW
     assert said == {"ops": ["four", "2 messages since 23:00:\n\n23:00 ops: one\n\n05:00 ops: three"], "web": ["two"]}
 
 
+def test_the_hours_of_the_person_who_wrote_last_are_not_those_of_another_target(make_world: MakeWorld) -> None:
+    hours = '[{to: last, hours: "07:00-22:00"}, mail]'
+    text = config().replace(f"deliver: {NIGHT}", f"deliver: {hours}", 2)
+    text = text.replace("channels:\n", 'channels:\n  chat: {url: "tgram://1:a/{target}", prefix: none}\n')
+    world = make_world(text, start="2026-03-02 22:00")
+    at_night(world, h23="one")
+    world.run_until("2026-03-03 07:30")
+    assert sent(world) == ["02 23:00 one"]
+
+
 def test_a_text_of_an_agent_that_looks_like_a_problem_is_kept(make_world: MakeWorld) -> None:
     world = make_world(config(), start="2026-03-02 22:00")
     at_night(world, h23="[disk] 92 %", h01="Some lines:\nthe pool   p1", h02="again")
