@@ -22,13 +22,15 @@ from checkout import HOME
 # while the others have nothing to do. Those that need the CPU are between those that wait, so that both take place at the same time.
 LONGEST = (
     "test_installation", "test_workers", "test_story_silence", "test_secret_canary", "test_leadership", "test_story_simulation",
-    "test_failover", "test_alert_rules", "test_story_random_messages", "test_page_agent", "test_daemon", "test_story_explain",
+    "test_failover", "test_story_sources", "test_story_random_messages", "test_page_agent", "test_daemon", "test_story_explain",
     "test_documented_examples", "test_disk_full", "test_story_asking_again", "test_page_views", "test_client",
     "test_story_reported_problems", "test_postgresql_faults", "test_metrics", "test_story_provider_problems",
-    "test_postgresql_store", "test_dashboard_faults", "test_story_jobs_and_problems", "test_mcp", "test_openapi",
+    "test_postgresql_store", "test_alert_rules", "test_page_foresight", "test_dashboard_faults", "test_story_jobs_and_problems",
+    "test_mcp", "test_openapi",
     "test_story_replay", "test_page_agent_forms", "test_traces", "test_story_simulator", "test_daemon_models", "test_migrate",
     "test_story_month", "test_power_cuts", "test_readme", "test_story_breakers", "test_page_browser", "test_prometheus",
-    "test_cron_oracle", "test_access", "test_story_sources", "test_story_history", "test_previous_schema", "test_story_daily_maximum",
+    "test_cron_oracle", "test_access", "test_required_programs", "test_hanging_calls", "test_extra_commands", "test_lanes_of_clusters",
+    "test_story_history", "test_mailbox", "test_previous_schema", "test_file_limits", "test_story_daily_maximum",
 )  # fmt: skip
 
 # A shell starts `make test &` with SIGINT ignored, and nohup ignores SIGHUP. Processes to which tests send them would inherit that.
