@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
 from pathlib import PurePath
 
@@ -44,13 +45,23 @@ class Drop:
 
     def find_key(self, steps: Sequence[PathStep]) -> str | None:
         """The key that is about a value; None if none is."""
-        for each in self.keys.split() or ("",):
-            key = f"{self.below}.{each}" if self.below else each
-            wanted = key.split(".") if key else []
-            starts = range(len(steps)) if wanted[:1] == ["**"] else (0,)
-            if any(_begins_with(steps[start:], wanted[1:] if wanted[:1] == ["**"] else wanted) for start in starts):
+        folded = [fold_key(str(step)) for step in steps]
+        for key, wanted, is_anywhere in _split_keys(self.keys, self.below):
+            starts = len(folded) - len(wanted) + 1
+            if any(all(map(_fits, wanted, folded[start:])) for start in range(starts if is_anywhere else min(starts, 1))):
                 return key
         return None
+
+
+@cache
+def _split_keys(keys: str, below: str) -> list[tuple[str, list[str], bool]]:
+    """Each key of a Drop, its steps, and whether they may begin anywhere. Cached, as all values are compared with all keys."""
+    whole = [f"{below}.{each}" if below else each for each in keys.split() or ("",)]
+    return [(key, [fold_key(each) for each in key.removeprefix("**.").split(".") if each], key.startswith("**")) for key in whole]
+
+
+def _fits(wanted: str, step: str) -> bool:
+    return wanted in ("*", step)
 
 
 # The keys of stored jobs that OpenClaw, GoClaw, PicoClaw, nanobot and claw0 share; their stores descend from the same format.
@@ -191,9 +202,3 @@ def _drop(draft: Draft, leaf: Node, drops: Sequence[Drop]) -> None:
         draft.receipt.drop(leaf, why)
         if entry and leaf.value and (drop is None or drop.changes_meaning):
             draft.disable(entry, f"{leaf.key}: {why}")
-
-
-def _begins_with(steps: Sequence[PathStep], wanted: Sequence[str]) -> bool:
-    return len(steps) >= len(wanted) and all(
-        want == "*" or fold_key(str(step)) == fold_key(want) for step, want in zip(steps, wanted, strict=False)
-    )

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import date, datetime, time
+from functools import lru_cache
 from itertools import islice
 from pathlib import PurePath
 from typing import Any
@@ -106,6 +107,7 @@ class Node:
 MISSING = Node("", (), 0)
 
 
+@lru_cache(1 << 12)  # the same few keys are compared again and again
 def fold_key(key: str) -> str:
     """A key without its spelling: every_ms and every-ms are everyMs."""
     return key.replace("_", "").replace("-", "").lower()
