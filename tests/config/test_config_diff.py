@@ -285,4 +285,4 @@ def test_the_time_of_a_comparison_grows_with_the_number_of_agents_and_no_faster(
         ]
         return spent
 
-    assert compare(3_000) < 20 * max(compare(600), compare(600))
+    assert compare(1_500) < 20 * max(compare(300), compare(300))
