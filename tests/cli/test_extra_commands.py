@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from checkout import HOME
 from patience import PATIENCE
+from warm_start import run_heartbeatd
 
 MODULE = """
 import click
@@ -37,10 +38,7 @@ def installed(tmp_path: Path) -> Path:
 
 
 def heartbeatd(installed: Path, *words: str, environ: Mapping[str, str] = {}) -> tuple[int, str, str]:
-    variables = {**os.environ, "PYTHONPATH": str(installed), **environ}
-    ended = subprocess.run(
-        [sys.executable, "-m", "scheduler", *words], env=variables, capture_output=True, text=True, timeout=PATIENCE, check=False
-    )
+    ended = run_heartbeatd(*words, env={**os.environ, "PYTHONPATH": str(installed), **environ})
     return ended.returncode, ended.stdout, ended.stderr
 
 

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ from xml.sax.saxutils import escape
 from zoneinfo import ZoneInfo
 
 import pytest
+import warm_start
 from checkout import HOME
 from config_file import write
 from patience import PATIENCE
@@ -51,17 +51,19 @@ def without_times(output: str) -> str:
 @pytest.mark.process
 def test_the_commands_print_what_the_page_shows(tmp_path: Path) -> None:
     """On a host with empty disks, after one run. The last command checks a config with a misspelt interval."""
-    programs = {"heartbeatd": f'exec "{sys.executable}" -m scheduler "$@"', "df": 'echo "Use% Mounted on\n 12% /"'}
+    programs = {"heartbeatd": warm_start.FOR_SCRIPTS, "df": 'echo "Use% Mounted on\n 12% /"'}
     (tmp_path / "bin").mkdir()
     for name, script in programs.items():
         (tmp_path / "bin" / name).write_text(f"#!/bin/sh\n{script}\n")
         (tmp_path / "bin" / name).chmod(0o755)
-    environ = {**os.environ, **ENVIRONMENT, "PYTHONPATH": str(HOME), "PATH": f"{tmp_path}/bin:{os.environ['PATH']}"}
+    server = warm_start.open_for_scripts()
+    environ = {**os.environ, **ENVIRONMENT, "PATH": f"{tmp_path}/bin:{os.environ['PATH']}", "WARM_START": str(server)}
 
     def printed(command: str) -> str:
         ended = subprocess.run(
-            ["sh", "-c", command], cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=PATIENCE, check=False
-        )
+            ["sh", "-c", command], cwd=tmp_path, env=environ, pass_fds=[server], stdin=subprocess.DEVNULL, capture_output=True,
+            text=True, timeout=PATIENCE, check=False,
+        )  # fmt: skip
         return ended.stdout + ended.stderr
 
     write(tmp_path, CONFIG)
