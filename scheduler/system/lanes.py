@@ -116,7 +116,7 @@ class Lanes:
         A thousand new files take half a second. On a full disk some may be left to the first run.
         """
         with suppress(OSError):
-            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._make_folder()
             there = {path.name for path in self.folder.iterdir()}
             for path in (self.lock_file(name) for name in names):
                 if path.name not in there:
@@ -126,8 +126,12 @@ class Lanes:
         try:
             return open_lock_file(self._lock_path(name))
         except FileNotFoundError:
-            self.make_lock_files()
+            with suppress(OSError):
+                self._make_folder()
         return create_lock_file(self.lock_file(name))
+
+    def _make_folder(self) -> None:
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def _lock_path(self, name: str) -> str:
         return f"{self.folder}/{name}.lock"  # in a tenth of the time that pathlib takes to join it
