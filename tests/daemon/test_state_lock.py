@@ -14,13 +14,17 @@ import pytest
 
 from scheduler.system.process import Children
 from scheduler.system.state_lock import (
+    MAX_REFUSED,
     AlreadyRunning,
     LockOwner,
+    RefusedStart,
     StateFolderError,
     StateLock,
     make_state_folder,
     network_filesystem,
     read_lock_owner,
+    read_refused_starts,
+    record_refused_start,
 )
 
 START = datetime(2026, 11, 20, 16, 30, tzinfo=UTC)
@@ -221,3 +225,9 @@ def test_a_network_file_system_is_recognised(tmp_path: Path, place: str, kind: s
 
 def test_without_a_list_of_mounts_no_file_system_is_recognised(tmp_path: Path) -> None:
     assert network_filesystem(tmp_path, tmp_path / "none") is None
+
+
+def test_of_many_starts_that_were_rejected_the_latest_are_kept(path: Path) -> None:
+    for pid in range(MAX_REFUSED + 2):
+        record_refused_start(path, RefusedStart(START, pid, "config.yaml"))
+    assert [each.pid for each in read_refused_starts(path)] == [*range(2, MAX_REFUSED + 2)]

@@ -262,6 +262,16 @@ def test_the_budget_of_all_entries_is_exhausted_by_the_first_run_that_it_skips(m
         assert page.series("budget_exhausted") == {"budget_exhausted{runs_per_day,,,all}": exhausted}
 
 
+def test_the_budget_of_all_entries_is_exhausted_by_a_skip_of_an_entry_without_series(make_world: MakeWorld) -> None:
+    two = agent(schedule='"0 7 * * *"') + agent().partition("agents:\n")[2].replace("  ops:", "  web:")
+    limits = "server: {metrics_entries: 1}\nlimits: {budget: {runs_per_day: 3}}\n"
+    world = make_world(limits + two, start="2026-03-02 08:10")
+    page = Page(world)
+    for until, exhausted in (("2026-03-02 09:10", 0), ("2026-03-02 10:10", 1)):
+        world.run_until(until)
+        assert page.series("budget_exhausted") == {"budget_exhausted{runs_per_day,,,all}": exhausted}
+
+
 def test_a_budget_is_still_exhausted_after_a_restart(make_world: MakeWorld) -> None:
     world = make_world(agent(budget="{runs_per_day: 2}"), start="2026-03-02 08:10")
     world.run_until("2026-03-02 09:40")
