@@ -415,6 +415,12 @@ def test_when(text: str, when: str | None) -> None:
     assert found == (utc(when) if when else None)
 
 
+def test_a_time_that_is_over_today_is_that_of_tomorrow_also_across_the_change_of_the_clocks() -> None:
+    """A day is 23 hours long then."""
+    eve = utc("2026-03-28 15:00")
+    assert parse_when("16:00", eve, ZoneInfo("Europe/Riga")) == utc("2026-03-29 13:00")
+
+
 def test_what_an_agent_said_to_a_conversation(chat: Chat) -> None:
     chat.world.scripts["ops"] = lambda _: "The mail is slow."
     chat.world.wake("ops", "look")
