@@ -26,12 +26,15 @@ INSTALL_TIMEOUT = 800  # seconds, with the download of all dependencies, on a bu
 def run(
     *command: str | Path, folder: Path, timeout: float = INSTALL_TIMEOUT, **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run a program in a folder, without the variables that lead Python to the checkout."""
+    """Run a program in a folder, without the variables that lead Python to the checkout.
+
+    pip compiles nothing, because the installed programs use only a few of the modules.
+    """
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYTEST", "VIRTUAL_ENV"))}
     return subprocess.run(
         [str(word) for word in command],
         cwd=folder,
-        env=kept | environment,
+        env=kept | {"PIP_COMPILE": "0"} | environment,
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
