@@ -278,7 +278,8 @@ def replay(
     of these agents are compared.
     """
     outside = RecordedOutside(past)
-    begin = max(min((run.slot for run in past.runs), default=since), since - WARM_UP) - timedelta(seconds=1)
+    known = (*(run.slot for run in past.runs), *(row.first_seen_at for row in past.rows))  # passed slots may have no record yet
+    begin = max(min(known, default=since), since - WARM_UP) - timedelta(seconds=1)
     playback = Playback(
         _as_then(settings), folder, begin, outside, lambda now, _: note((now - begin) / (until - begin)), known=past.rows
     )
