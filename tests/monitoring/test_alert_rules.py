@@ -486,6 +486,15 @@ def test_each_situation_fires_exactly_its_rule(promtool: Promtool, tmp_path: Pat
     assert result.returncode == 0, result.stdout + result.stderr
 
 
+def test_a_missing_scrape_target_is_a_daemon_that_is_down(promtool: Promtool, tmp_path: Path) -> None:
+    labels = '{__name__="ALERTS",alertname="HeartbeatdDown",alertstate="firing",severity="critical",job="heartbeatd"}'
+    checks = [Situation._check(13, [], ""), Situation._check(14, [{"labels": labels, "value": 1}], "")]
+    series = [{"series": 'up{job="heartbeatd",instance="a"}', "values": "1x10 stale"}]
+    test = {"interval": "1m", "input_series": series, "promql_expr_test": checks}
+    result = promtool("test", "rules", promtool_test(tmp_path, [test], rules_text()))
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
 def test_a_service_level_burns_unless_an_alert_about_the_cause_fired_meanwhile(promtool: Promtool, tmp_path: Path) -> None:
     burning = SITUATIONS["half of the slots end badly"]
     path = promtool_test(tmp_path, [burning.as_test(), REPAIRED_AGENT.as_test()], rules_text(levels=True))
