@@ -3,7 +3,9 @@
 import json
 import os
 import re
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -466,6 +468,15 @@ def test_a_request_that_the_daemon_rejects_is_reported_in_one_line(
     daemon.answers["/api/v1/agents/ops/wake"] = (status, answer)
     assert call(config, "wake", "ops") == code
     assert re.sub("http://[^ ]+", "URL", capsys.readouterr().err) == error
+
+
+def test_an_entry_that_a_reload_has_removed_is_unknown(
+    config: Path, daemon: Daemon, place: DaemonFiles, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with closing(sqlite3.connect(place.database)) as db, db:
+        db.execute("update entry set state = 'removed' where name = 'tick'")
+    assert (call(config, "pause", "tick"), daemon.asked) == (2, [])
+    assert "'tick'" in capsys.readouterr().err
 
 
 def test_with_the_daemon_up_the_config_may_be_invalid(config: Path, daemon: Daemon) -> None:

@@ -98,6 +98,11 @@ def test_an_interval_may_be_none_or_zero(tmp_path: Path, interval: str, enabled:
             "UTC",
             "08:00-09:00 mon Asia/Tokyo; 12:00-13:00 mon UTC",
         ),
+        (
+            'active_hours: [{start: "08:00", end: "09:00", days: mon, timezone: Asia/Tokyo}, {start: "12:00", end: "13:00", days: mon, timezone: Europe/Berlin}]',
+            "UTC",
+            "08:00-09:00 mon Asia/Tokyo; 12:00-13:00 mon Europe/Berlin",
+        ),
     ],
 )
 def test_active_hours_have_several_forms_and_one_zone(tmp_path: Path, keys: str, zone: str, windows: str) -> None:

@@ -666,6 +666,8 @@ def test_a_decision_that_costs_as_much_as_the_run_is_a_warning(tmp_path: Path, r
 def test_a_decision_with_a_model_without_prices_is_no_warning_about_its_cost(tmp_path: Path) -> None:
     (line,) = warnings(tmp_path, fleet(beat="decide: {model: new}"), ENVIRON)
     assert "this model has no price" in line
+    both = warnings(tmp_path, fleet(beat="model: new\n      decide: {model: new}"), ENVIRON)
+    assert sum("this model has no price" in line for line in both) == 1
 
 
 def test_a_costly_decision_in_the_defaults_is_one_warning(tmp_path: Path) -> None:

@@ -377,6 +377,7 @@ def test_a_channel_with_a_placeholder_can_be_the_only_channel(tmp_path: Path) ->
         ("last", "https://x.org/{target}/{target}", "channels.chat.url: {target} may occur only once in a URL"),
         ("last", "https://x.org/#{target}", "channels.chat.url: the part after # is never sent; write {target} before it"),
         ("last", "https://x.org/${SLOT}/{target}", "channels.chat.url: {target} must be in this file and not in a referenced value; write it here"),
+        ("last", "https://x.org/${NOPE}/{target}", "channels.chat.url: NOPE is not set; export it before heartbeatd starts, or write it into the env_file"),
         ("log", "https://x.org/${SLOT}", "channels.chat.url: {target} must be in this file and not in a referenced value; write it here"),
     ],
 )  # fmt: skip

@@ -438,6 +438,10 @@ def test_the_settings_and_results_of_fallbacks_reach_workers(make_world: MakeWor
         ("{runner: bakcup}", r"agents\.ops\.fallbacks\[0\]\.runner: .*backup"),
         ("{runner: backup, provider: local}", "a runner or a provider, but not both"),
         ("claude-sonnet-5", "claude-sonnet-5 is called before already"),
+        (
+            "claude-haiku-5-5, {provider: local, model: qwen3}, claude-haiku-5-5",
+            r"fallbacks\[2\]: .*haiku-5-5 is called before already",
+        ),
         ("{provider: nowhere, model: m}", r"agents\.ops\.fallbacks\[0\]\.provider"),
     ],
 )

@@ -15,7 +15,7 @@ from heartbeatd import questions, verbs
 from heartbeatd.answers import Done
 from heartbeatd.operations import Endpoint, Operation, description_of, keys_of, parse_operation
 from heartbeatd.questions import QUESTIONS, Explain, GetPlan, ListProblems, ListRuns
-from heartbeatd.verbs import VERBS, Ack, HoldLock, Mute, Pause, ReportResult, SetChecklist, SetConfig, Verb
+from heartbeatd.verbs import VERBS, Ack, Ask, HoldLock, Mute, Pause, ReportResult, SetChecklist, SetConfig, Verb
 from scheduler.cli import main
 from scheduler.cli.operation_commands import OperationCommand
 from scheduler.engine.effects import COMMAND_LINE, EFFECTS
@@ -121,6 +121,7 @@ ONE_RESULT = "write either text or error, as a string in quotes, or findings, as
         (Mute, {"until": "0001-01-01T00:00:00+23:59"}, "until: write a time with its zone, as in 2027-03-28T01:00:00Z"),
         (Mute, {"until": 7}, "until: write a time with its zone, as in 2027-03-28T01:00:00Z"),
         (Mute, {"until_changed": "true"}, "until_changed: write true or false"),
+        (Ask, {"text": "Go?", "options": ["Yes", " yes "]}, "options: write 1 to 8 different answers, such as yes,no"),
         (ReportResult, {}, ONE_RESULT),
         (ReportResult, {"findings": [], "error": "x"}, ONE_RESULT),
         (ReportResult, {"findings": {}}, "findings: write a list of objects with key, text, severity and resolved"),
@@ -166,7 +167,12 @@ def test_an_operation_is_sent_as_it_is_read() -> None:
     def again(verb: Verb) -> Verb:
         return parse_operation(type(verb), verb.as_json())
 
-    for verb in (Pause(for_=timedelta(hours=1.5)), Mute.of(until="2027-03-28T01:00:00+02:00", until_changed=True), Pause()):
+    for verb in (
+        Pause(for_=timedelta(hours=1.5)),
+        Pause(for_=timedelta(days=3660)),
+        Mute.of(until="2027-03-28T01:00:00+02:00", until_changed=True),
+        Pause(),
+    ):
         assert again(verb) == verb
 
 

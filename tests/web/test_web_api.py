@@ -676,7 +676,7 @@ def test_requests_are_counted_by_the_template_of_their_path(still: WebDaemon) ->
 def test_the_metrics_page_is_compressed_if_the_client_accepts_it(still: WebDaemon) -> None:
     plain = still.get("/metrics")
     packed = still.get("/metrics", **{"Accept-Encoding": "gzip, deflate"})
-    refused = still.get("/metrics", **{"Accept-Encoding": "gzip;q=0, identity"})
+    refused = still.get("/metrics", **{"Accept-Encoding": "gzip;q=0.0, identity"})
     assert "content-encoding" not in plain.headers
     assert "content-encoding" not in refused.headers
     assert packed.headers["content-encoding"] == "gzip"

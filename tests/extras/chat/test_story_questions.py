@@ -446,7 +446,9 @@ def test_somebody_must_be_able_to_answer(tmp_path: Path, channel: str, ask_key: 
 def test_tools_that_wait_for_a_person_need_one_to_ask(tmp_path: Path) -> None:
     assert "nobody is asked; write ask: CHANNEL" in complaints(tmp_path, TOOLS)[0]
     assert complaints(tmp_path, TOOLS.replace("deliver: log", "deliver: log, ask: log")) == []
-    assert "approve" in complaints(tmp_path, TOOLS.replace("approve: refund", "approve: pay"))[0]
+    for allowed in ("[list, refund]", "refund"):
+        text = TOOLS.replace("allow: [list, refund], approve: refund", f"allow: {allowed}, approve: pay")
+        assert "allow does not have pay" in complaints(tmp_path, text)[0]
 
 
 SERVER = """\
