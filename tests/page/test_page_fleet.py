@@ -146,3 +146,12 @@ def test_a_spent_budget_is_a_warning_and_no_failure(tmp_path: Path) -> None:
         assert "1 stopped ; last run 09:00" in first.text
         assert '<span class="badge late">budget spent</span>' in first.body
         assert "ops runs per day 1 1 spent" in user.get("/page/costs").text
+
+
+def test_a_card_shows_a_budget_of_which_nothing_is_left_as_spent(tmp_path: Path) -> None:
+    budget = "budget: {usd_per_day: 0.25, usd_per_try: 0.25}"
+    with WebDaemon(tmp_path, CONFIG.replace("deliver: log}", f"deliver: log, {budget}}}", 1)) as daemon:
+        daemon.do(lambda: daemon.world.run(minutes=1))
+        user = PageUser(daemon)
+        user.log_in(CHIEF)
+        assert '<span class="late">budget $0.25 of $0.25, spent</span>' in user.get("/page/cards/ops").body

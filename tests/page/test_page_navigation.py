@@ -76,6 +76,7 @@ def test_a_limited_token_sees_the_number_of_its_own_problems(daemon: WebDaemon) 
     user = user_with(daemon, "opsman")
     numbers = {shown_number(user.get(f"/{path}")) for path in VIEWS}  # the doctor is refused, on a page with the same navigation
     assert numbers == {("bad", 3)}
+    assert [f"problems/p{number}/ack" in user.get("/page/problems").body for number in (1, 4)] == [True, False]
     user.submit("/page/do/problems/1/ack")
     assert shown_number(user.get("/")) == ("late", 2)
     user_with(daemon, "chief").submit("/page/do/problems/3/ack")

@@ -420,6 +420,9 @@ def test_a_long_notice_fits_into_a_cookie(user: PageUser) -> None:
     assert "😀" * 200 in user.get("/").text
 
 
-def test_two_runs_that_are_a_day_apart_have_two_narrow_marks(user: PageUser) -> None:
-    marks = [each for each in user.get("/page/plan?q=backup").elements if each.attributes.get("class") == "fill-note"]
-    assert [each.attributes["width"] for each in marks if each.tag == "rect"] == ["3", "3"]
+def test_two_runs_that_are_a_day_apart_have_two_narrow_marks_and_those_of_all_five_minutes_share_one(user: PageUser) -> None:
+    def widths(job: str) -> list[str]:
+        marks = [each for each in user.get(f"/page/plan?q={job}").elements if each.attributes.get("class") == "fill-note"]
+        return [each.attributes["width"] for each in marks if each.tag == "rect"]
+
+    assert (widths("backup"), len(widths("measure"))) == (["3", "3"], 1)
