@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -121,12 +121,12 @@ def test_a_run_of_an_earlier_version_names_the_sender_of_the_wake_that_started_i
 
 
 def test_a_check_saves_what_the_runs_of_its_own_agent_cost(store: Store) -> None:
-    for name, cost in (("cheap", 0.01), ("dear", 1.0)):
-        add_run(store, MIDDLE, name=name, cost_usd=cost, tokens=tokens(input=5))
+    for name, cost, by_cache in (("cheap", 0.01, 0.005), ("dear", 1.0, 0.0)):
+        add_run(store, MIDDLE, name=name, cost_usd=cost, cache_saved_usd=by_cache, tokens=tokens(input=5))
     for hour, why in enumerate(("precheck", "precheck_unchanged", "checklist_empty", "nothing_due", "active_hours"), 1):
         add_run(store, MIDDLE + timedelta(hours=hour), "skipped", name="cheap", reason=why, slots=10)
     saved = report_of_week(store)["saved"]
-    assert (saved["checked_runs"], saved["checks_usd"]) == (40, 0.4), "of active hours nothing is saved"
+    assert (saved["checked_runs"], saved["checks_usd"]) == (40, 0.6), "of active hours nothing is saved"
 
 
 def test_without_wakes_the_report_has_no_table_of_causes(store: Store) -> None:
@@ -204,7 +204,7 @@ def test_without_an_earlier_period_there_is_no_trend(store: Store) -> None:
 
 
 @pytest.mark.parametrize("zone", ["UTC", "Asia/Kolkata", "America/St_Johns", "Asia/Kathmandu"])
-def test_the_costs_by_day_are_those_of_local_days(store: Store, zone: str) -> None:
+def test_the_costs_by_day_and_by_hour_are_those_of_local_days_and_hours(store: Store, zone: str) -> None:
     local = ZoneInfo(zone)
     for day in (15, 16):
         midnight = NOON.astimezone(local).replace(day=day, hour=0, minute=0)
@@ -214,6 +214,8 @@ def test_the_costs_by_day_are_those_of_local_days(store: Store, zone: str) -> No
     assert len(days) == 8
     assert (days[0]["since"], days[-1]["until"]) == ("2026-11-13T12:00:00Z", "2026-11-20T12:00:00Z")
     assert [each["cost_usd"] for each in days if each["runs"]] == [1.0, 1.25, 0.25]
+    *hours, _ = report_of_week(store, zone, timedelta(hours=2))["by_time"]
+    assert {datetime.fromisoformat(each["until"]).astimezone(local).minute for each in hours} == {0}
 
 
 @pytest.mark.parametrize(("span", "steps"), [(3 * timedelta(hours=1), 3), (2 * DAY, 48), (30 * DAY, 31), (365 * DAY, 53)])

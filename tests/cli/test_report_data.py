@@ -444,6 +444,9 @@ def test_a_report_of_some_agents_equals_that_of_a_database_without_all_others(tm
         add_run(stores[0], NOON - WEEK / 3, "alert", kind=kind, name=name, findings=OPENED)
     add_run(stores[0], NOON - WEEK / 2, "failed", reason="exit", name="web", cost_usd=1.5, tokens=TOKENS, model_used="large")
     add_run(stores[0], NOON - WEEK / 2, "ok", kind="cron", name="ops", cost_usd=0.5, tokens=TOKENS, model_used="large")
+    add_run(stores[0], NOON - 1.5 * WEEK, name="web", cost_usd=3.0)
+    for store in stores:
+        add_run(store, NOON - 1.6 * WEEK, name="ops")
     add_message(stores[0], 6, "heartbeat", "web")
     add_message(stores[0], 7, "cron", "ops")
     whole, only = map(report_of_week, stores)

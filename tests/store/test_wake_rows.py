@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 import pytest
 from world import add_entry_row, utc
 
+from scheduler.insight.wake_waits import WakeWait, wait_of_wake
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.events import WakeMoved
 from scheduler.model.outcome import Kind, Trigger
@@ -104,6 +105,17 @@ def test_the_wake_that_has_waited_longest_starts_the_run_once_no_more_wakes_are_
     assert starting == [None, "second", "second", "job"]
     taken = wakes.take_waiting_wakes(tx, *OPS, 1, replace(BOT, id=ids[2]))
     assert [each.sender for each in taken if each.started] == ["second"]
+
+
+@pytest.mark.parametrize(
+    ("due", "held", "waits"),
+    [(2, None, ("wake_gap", 2)), (2, 1, ("wake_gap", 2)), (2, 5, ("other_jobs", 5)), (0, 5, ("other_jobs", 5))],
+)
+def test_a_wake_waits_for_other_jobs_if_they_last_longer_than_its_own_wait(
+    tx: Transaction, due: float, held: float | None, waits: tuple[str, float]
+) -> None:
+    number = keep(tx, BOT, due, held=held)
+    assert wait_of_wake(tx.db, wakes.find_wake(tx.db, number), tx.now) == WakeWait(waits[0], at(waits[1]))
 
 
 def test_waiting_and_taken_wakes_of_an_agent_count_for_their_token_and_ended_ones_do_not(tx: Transaction) -> None:

@@ -18,6 +18,7 @@ from heartbeatd.answers import LockHeld
 from heartbeatd.verbs import HoldLock, ReleaseLock
 from scheduler.engine.effects import VerbRequest
 from scheduler.engine.tick_items import Refused
+from scheduler.insight.status_data import read_entries
 from scheduler.insight.wake_waits import wait_of_wake
 from scheduler.model.events import LaneBusy
 from scheduler.model.outcome import Kind
@@ -404,6 +405,14 @@ def test_a_gateway_holds_a_lane_for_a_limited_time(make_world: MakeWorld) -> Non
     world.run(minutes=10)
     assert call_times(world) == ["08:00:00", "08:34:00"]
     assert world.history()[-1] == "03-02 08:30 interval ok heartbeat_ok"
+
+
+def test_status_shows_the_lock_of_an_agent_and_none_at_the_job_with_its_name(make_world: MakeWorld) -> None:
+    world = make_world(OPS + "cron: {ops: {every: 1h, command: look}}\n")
+    world.run(minutes=1)
+    hold_lock(world, minutes=5)
+    found = read_entries(world.store.connection, world.clock.now)
+    assert {each.kind: len(each.busy) for each in found} == {"heartbeat": 1, "cron": 0}
 
 
 def test_a_renewed_hold_lasts_longer(make_world: MakeWorld) -> None:

@@ -299,5 +299,6 @@ def test_plan_lists_the_reminders_of_its_time(make_world: MakeWorld) -> None:
     remind(world, "soon", in_="1h")
     remind(world, "later", in_="2d")
     db, now = world.store.connection, world.clock.now
-    planned = forecast_runs(forecast_entries(db, world.engine.plan, now), now, now + timedelta(days=1))
-    assert [each.text for entry in planned.entries for each in entry.reminders] == ["soon"]
+    for text, begin in (("soon", now), ("later", now + timedelta(days=1, hours=12))):
+        planned = forecast_runs(forecast_entries(db, world.engine.plan, now), begin, begin + timedelta(days=1))
+        assert [each.text for entry in planned.entries for each in entry.reminders] == [text]

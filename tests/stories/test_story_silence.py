@@ -300,9 +300,10 @@ def test_a_day_excluded_by_a_calendar(plant: Plant, say: Say) -> None:
 def test_an_agent_that_runs_only_when_it_is_woken(plant: Plant, say: Say) -> None:
     world = plant(fleet())
     world.run_until(at(0))
+    edit(world, fleet("{interval: 2h}"))
     edit(world, fleet("{interval: none}"))
     run_until_now(world)
-    check(say(world), "it has no schedule", "changed at 00:00 by file watch: heartbeat.interval 1h -> none")
+    check(say(world), "it has no schedule", "changed at 00:00 by file watch: heartbeat.interval 2h -> none")
 
 
 # --- what people did --------------------------------------------------------------------------------------------------
@@ -364,6 +365,11 @@ def test_status_says_the_same_of_a_pause_and_of_a_mute(plant: Plant, say: Say) -
             VerbRequest(Mute(until_changed=True), (Kind.HEARTBEAT, "ops"), Sender("Mary")),
             "muted",
             "by Mary until something changes",
+        ),
+        (
+            VerbRequest(Mute(for_=timedelta(days=9), until_changed=True), (Kind.HEARTBEAT, "ops"), Sender("Mary")),
+            "muted by Mary until",
+            " or until something changes",
         ),
     )
     world = plant(fleet())
@@ -571,6 +577,9 @@ def test_a_start_that_an_invalid_config_prevents(plant: Plant, say: Say) -> None
     world.boot_count, world.yaml = 1, fleet()
     world.write_config(world.yaml)
     world.boot()
+    run_until_now(world)
+    world.run(minutes=1)  # a start that was rejected before the last run of the daemon is no problem any more
+    assert "a start was rejected" not in " ".join(say(world, up=False))
 
 
 def status_lines(world: World, *, up: bool = True) -> list[str]:
@@ -811,7 +820,8 @@ NIGHTLY = "  nightly: {every: 1h, command: nightly, wake_heartbeat: ops}\n"
 
 
 def test_a_job_whose_wakes_are_rejected_because_the_agent_is_disabled(plant: Plant, say: Say) -> None:
-    world = plant(fleet("{enabled: false}", jobs=NIGHTLY))
+    off = "  off: {heartbeat: {enabled: false}}\n"
+    world = plant(fleet("{enabled: false}", agents=off, jobs=NIGHTLY.replace("ops", "[off, ops]")))
     run_until_now(world)
     number = hours_of_day(world) - 1
     says = f"{number} wakes of agent/ops were rejected since 01:00: the agent is disabled in the config"
