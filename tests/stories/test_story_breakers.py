@@ -203,6 +203,17 @@ def test_a_mute_until_something_changes_lasts_while_the_same_provider_fails(make
     assert [event.muted for event in world.events_of(MuteChanged)] == [True, True, False, False]
 
 
+def test_a_mute_until_something_changes_knows_the_last_of_two_errors_of_a_provider(make_world: MakeWorld) -> None:
+    answers = iter([BUSY])
+    with Models(lambda request: next(answers, NO_KEY)) as server:
+        world = make_world(fleet(server.url, "a"), environ={"KEY": KEY})
+        world.run(minutes=40)
+        world.request(VerbRequest(Mute(until_changed=True), (Kind.HEARTBEAT, "a")))
+        world.run(hours=4)
+    assert count_outcomes(world, "a")["auth"] > 2
+    assert [event.muted for event in world.events_of(MuteChanged)] == [True]
+
+
 def test_agents_take_turns_at_making_the_probe(make_world: MakeWorld) -> None:
     with Models(lambda request: NO_KEY) as server:
         world = make_world(fleet(server.url, *FIVE), environ={"KEY": KEY})
@@ -562,6 +573,14 @@ def test_a_refusal_by_the_runners_provider_does_not_count_against_the_deciders_p
         world.run(minutes=8)
     assert world.events_of(ProviderFailed)[0].provider == "anthropic"
     assert not any("breaker_open" in line for line in world.history("neighbour"))
+
+
+def test_a_probe_of_two_calls_is_repeated_after_the_wait_that_one_of_them_was_told(make_world: MakeWorld) -> None:
+    busy = error_answer(529, "overloaded_error", "busy", retry_after="600")
+    with Server([decides("run", "do it")]) as decider, Server([NO_KEY, busy]) as agent:
+        world = make_world(agent_and_decider(decider.url, agent.url).partition("  neighbour:")[0], environ={"KEY": KEY})
+        world.run(minutes=31)
+    assert [f"{each.probe_at:%H:%M}" for each in breakers.list_open_breakers(world.store.connection)] == ["08:40"]
 
 
 def test_a_401_from_an_http_agent_does_not_open_the_deciders_breaker(make_world: MakeWorld) -> None:

@@ -165,6 +165,16 @@ def test_a_run_cancelled_at_its_timeout_is_not_retried(make_world: MakeWorld) ->
     assert world.history() == [CANCELLED]
 
 
+def test_a_run_that_the_daemon_stops_after_its_timeout_has_timed_out_and_is_not_put_back(make_world: MakeWorld) -> None:
+    world = make_world(agent(timeout="10s", retries="0"), scripts={"ops": lambda call: Delayed("x", HOUR)})
+    world.run(seconds=1)
+    world.runs.can_cancel = False
+    world.run(seconds=10)
+    world.runs.can_cancel = True
+    world.end_runs()
+    assert world.history() == ["03-02 08:00 interval timeout timeout"]
+
+
 def test_a_cancelled_run_that_does_not_end_is_given_up_after_seconds(make_world: MakeWorld) -> None:
     world = make_world(agent(timeout="1h"))
     world.scripts["ops"] = lambda call: Delayed("never", timedelta(days=1))

@@ -385,6 +385,16 @@ def test_an_agent_that_did_not_report_is_not_awaited_although_the_result_of_anot
     assert held_back(world)[0]["held_back"]["agents"] == ["web"]
 
 
+def test_an_agent_that_answers_within_an_hour_does_not_shorten_the_wait_for_another_one(make_world: MakeWorld) -> None:
+    with Server([gateway.async_answer()]) as server:
+        other = OTHER_AGENT.replace("{kind: command, argv: [agent]}", f'{{kind: http, url: "{server.url}"}}')
+        other = other.replace("10:00-22:00", "00:00-24:00").replace("30m", "12h").replace("phone", "phone, async_timeout: 1h")
+        text = config(agent=other).replace("wake_heartbeat: ops", "wake_heartbeat: [ops, web]")
+        world = make_world(text, start=NIGHT, scripts={"nightly-backup": in_turn(FAILED), "ops": by_wake(REPORT)})
+        world.run_until("2026-03-02 08:30")
+    assert [line for line in sent(world) if "backup" in line] == [f"03-02 08:00 {REPORT}"]
+
+
 def test_two_agents_that_do_not_report_release_the_notification_after_the_second(make_world: MakeWorld) -> None:
     world = make_world(**two_agents(scripts={"nightly-backup": in_turn(FAILED)}))
     world.run_until("2026-03-02 14:00")
@@ -565,6 +575,15 @@ def test_a_failure_that_the_job_has_sent_is_sent_again_only_if_the_agent_calls_i
     worse = [f"03-03 03:00 {report.replace('!]', '] CRITICAL:')}"] if severity else []
     end = "[job:nightly-backup] over after 1d, the job works again"
     assert [line for line in sent(world) if "reminder" not in line] == [f"03-02 03:00 {FAILURE}", *worse, f"03-04 03:00 {end}"]
+
+
+def test_an_agent_that_sends_no_ends_leaves_that_of_a_failure_to_its_job(make_world: MakeWorld) -> None:
+    """Both have sent the failure."""
+    answers = by_wake(in_turn("HEARTBEAT_OK", REPORT.replace("]", "!]")))
+    scripts = {"nightly-backup": in_turn(FAILED, FAILED, ""), "ops": answers}
+    world = make_world(config('active_hours: "00:00-24:00", show_resolved: false'), start=NIGHT, scripts=scripts)
+    world.run_until("2026-03-04 04:00")
+    assert [line[12:] for line in sent(world) if "over" in line] == ["over     cron/nightly-backup failed: after 2d   p1"]
 
 
 def test_a_failure_that_is_queued_and_not_sent_is_reported_by_the_agent(make_world: MakeWorld) -> None:

@@ -151,6 +151,16 @@ def test_a_pause_that_begins_while_muted_is_reported_after_the_mute_and_then_rem
     assert "(reminder, since" in first_lines(world)[1]
 
 
+def test_the_end_of_a_pause_is_sent_after_the_mute_in_which_a_person_has_resumed_the_agent(make_world: MakeWorld) -> None:
+    world = make_world(agent(interval="1h", retries="0", problems="{pause_after: 2}"), scripts={"ops": lambda call: 1})
+    world.run(hours=2)
+    world.request(VerbRequest(Mute.of(for_=timedelta(hours=2)), OPS))
+    world.scripts["ops"] = lambda call: QUIET
+    world.resume(OPS)
+    world.run(hours=3)
+    assert [line[:31] for line in first_lines(world)] == ["03-02 09:00 warning  ops paused", "03-02 12:00 over     ops paused"]
+
+
 def test_the_first_failure_may_pause_with_one_message(make_world: MakeWorld) -> None:
     world = make_world(job(every="1h", deliver="log", problems="{pause_after: 1}"), scripts={"measure": lambda call: 1})
     world.run(hours=3)

@@ -152,6 +152,15 @@ def test_a_duplicate_repeats_the_messages_about_what_it_mentions_and_no_others(m
     assert [row["repeats"] for row in (first, second, third)] == [[], [], [first["id"]]]
 
 
+def test_a_duplicate_repeats_the_messages_to_each_of_its_recipients(make_world: MakeWorld) -> None:
+    world = make_world(config("phone"), scripts=answers("[disk] 92 %"))
+    world.run(minutes=10)
+    world.reload(config("phone, pager"))
+    world.run(minutes=25)
+    first, second, third = world.records()
+    assert sorted(third["repeats"]) == [first["id"], second["id"]]
+
+
 @pytest.mark.parametrize(("key", "news"), [(10, 0), (9, 1)])
 def test_an_agent_that_changes_its_keys_again_and_again_is_known_by_the_latest_ones(
     make_world: MakeWorld, key: int, news: int
@@ -201,6 +210,13 @@ def test_several_findings_are_one_message_with_the_worst_first(make_world: MakeW
     assert sent(world) == ["[disk] CRITICAL: 97 %\n[load] 9"]
 
 
+def test_of_two_ends_in_one_message_that_of_the_problem_that_was_worse_is_the_first(make_world: MakeWorld) -> None:
+    agent = answers("[cpu] hot\n[disk!] 97 %", "[cpu] hot\n[disk] 92 %", "[cpu] resolved\n[disk] resolved", "HEARTBEAT_OK")
+    world = make_world(config(), scripts=agent)
+    world.run(minutes=50)
+    assert sent(world)[1:] == ["[disk] over after 30m\n[cpu] over after 30m"]
+
+
 def test_a_problem_that_opens_again_later_is_sent_again(make_world: MakeWorld) -> None:
     """The message about the end has the old text, because the answer gives none, and says so."""
     world = make_world(config(), scripts=answers("[disk] 92 %", "[disk] resolved", "HEARTBEAT_OK", "[disk] 95 %"))
@@ -233,6 +249,8 @@ def test_text_that_begins_with_an_alarm_is_sent_beside_known_problems(make_world
     world = make_world(config(), scripts=answers("[disk] 92 %", "ALERT the site is down\n\n[disk] 93 %"))
     world.run(hours=1)
     assert sent(world) == ["[disk] 92 %", "ALERT the site is down"]
+    first, second, third, *_ = world.records()
+    assert sorted(third["repeats"]) == [first["id"], second["id"]]
 
 
 def test_an_answer_as_json_has_findings(make_world: MakeWorld) -> None:

@@ -768,6 +768,20 @@ def test_news_that_is_shown_again_because_another_later_answer_failed_is_reporte
     assert [each[6:] for each in arrived(world)] == ["[mail] new: inbox/b.txt", "[x] new: inbox/a.txt"]
 
 
+def test_an_event_with_the_key_of_one_that_is_over_is_over_as_soon_as_that(make_world: MakeWorld) -> None:
+    """It was right that the agent mentioned the first one only once."""
+    keys = iter(("file", "x", "y", "file", "v", "w"))
+    world = make_world(agent(precheck=FILES, answer="structured"))
+    world.scripts["ops"] = lambda call: report_each(key=next(keys))(call)
+    world.run(minutes=1)
+    is_open = []
+    for name in ("invoice", "letter", "photo", "contract", "ticket", "poster"):
+        put(world, name)
+        world.run(minutes=30)
+        is_open.append(world.problem("file").is_open)
+    assert is_open == [True, True, False, True, True, False]
+
+
 def test_a_flood_of_equal_events_is_one_message_that_says_so(make_world: MakeWorld) -> None:
     world = make_world(
         agent(precheck=FILES, answer="structured", interval="5m"),
@@ -779,6 +793,23 @@ def test_a_flood_of_equal_events_is_one_message_that_says_so(make_world: MakeWor
         world.run(minutes=5)
     assert len(world.delivered) == 11
     assert "heartbeatd:new-problems" in world.delivered[-1][2]
+
+
+def test_events_that_nobody_is_sent_are_over_after_a_flood_as_before_it(make_world: MakeWorld) -> None:
+    keys = {"precheck": FILES, "answer": "structured", "interval": "5m", "show_alerts": "false", "show_ok": "true"}
+    world = make_world("limits: {new_problems: 3}\n" + agent(**keys), scripts={"ops": report_each()})
+    world.run(minutes=1)
+    for name in ("invoice", "letter", "photo", "contract", "ticket", "poster"):
+        put(world, name)
+        world.run(minutes=5)
+    assert world.problem("heartbeatd:new-problems").is_open
+    world.run(minutes=70)
+    for name in ("manual", "recipe", "survey"):
+        put(world, name)
+        world.run(minutes=5)
+    assert {each.found.text for each in problems.open_reports_of(world.store.connection, "ops")} == {
+        f"new: inbox/{name}.txt (6 bytes)" for name in ("recipe", "survey")
+    }
 
 
 def test_each_event_of_a_flood_is_sent_after_it_although_the_agent_mentions_each_only_once(make_world: MakeWorld) -> None:

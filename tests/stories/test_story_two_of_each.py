@@ -134,6 +134,30 @@ def test_a_run_cannot_answer_its_own_question_and_another_whose_number_ends_alik
     assert answer(world, asked.id, Sender("ops", run=f"boot1/7{asked.run}")).endswith("yes, by ops")
 
 
+def test_an_answer_at_the_end_of_its_time_is_too_late(make_world: MakeWorld) -> None:
+    world = begin(make_world, "backup")
+    asked = ask(world, "backup")
+    world.clock.advance(timedelta(minutes=30))
+    assert "has ended: nobody answered within 30m" in refusal(lambda: answer(world, asked.id))
+
+
+TOKENS = """\
+server: {tokens: {
+  all: {value: "a-token-with-enough-bits-in-it-for-all", may: [wake]},
+  some: {value: "a-token-with-enough-bits-in-it-for-some", may: [wake], agents: [ops]}}}
+"""
+
+
+def test_a_token_of_all_agents_can_answer_what_it_has_asked_beside_one_of_some_that_cannot(make_world: MakeWorld) -> None:
+    world = make_world(CONFIG + TOKENS, scripts={"backup": lambda _: Delayed("done", timedelta(hours=9))})
+    world.run_job("backup")
+    world.run(seconds=1)
+    run, every, some = run_of(world, "backup"), Sender("all", "token", token="all"), Sender("some", "token", token="some")
+    first, second = (world.request(VerbRequest(Ask.of(text=by.name), run, by)).question for by in (every, some))
+    assert answer(world, first.id, every).endswith("yes, by token all")
+    assert "who has asked it cannot answer it" in refusal(lambda: answer(world, second.id, some))
+
+
 def test_the_end_of_a_question_is_sent_to_a_channel_that_may_have_got_it_and_to_no_other(make_world: MakeWorld) -> None:
     sends = {"hook": DeliveryResult("uncertain", "timeout"), "log": DeliveryResult("delivered")}
     config = CONFIG.replace(

@@ -115,6 +115,17 @@ def test_a_wake_during_a_woken_run_starts_another_run(make_world: MakeWorld) -> 
     assert "the mail stands still" in world.calls[2].stdin
 
 
+def test_a_wake_after_a_woken_run_waits_for_the_gap_from_its_end(make_world: MakeWorld) -> None:
+    world = make_world(LAZY)
+    world.run(seconds=5)
+    world.scripts["ops"] = lambda call: Delayed("HEARTBEAT_OK", timedelta(seconds=20))
+    world.wake("ops", "the disk is full")
+    world.run(seconds=25)
+    world.wake("ops", "the mail stands still")
+    world.run(minutes=2)
+    assert [(call.at.minute, call.at.second) for call in world.calls] == [(0, 0), (0, 5), (0, 55)]
+
+
 def test_a_long_text_of_a_wake_is_cut_and_says_so(make_world: MakeWorld) -> None:
     """Also if it replaces the text of a wake that waits."""
     world = make_world(LAZY)
