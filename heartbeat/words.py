@@ -62,7 +62,7 @@ def format_usd(cost: float | None) -> str:
 
 
 def round_usd_up(cost: float, places: int) -> float:
-    """An amount in USD with so many decimal places, which is enough as a limit."""
+    """An amount in USD, rounded up to so many decimal places: as a limit it is never too low."""
     steps = 10.0**places
     return ceil(round(cost * steps, 3)) / steps
 

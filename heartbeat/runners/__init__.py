@@ -309,10 +309,10 @@ class ProcessResult:
     """How a program ended.
 
     `exit_code` is negative for a signal and None if the program did not start. `output` is the kept part of its standard output,
-    `size` the number of bytes that it wrote, `truncated` whether it wrote more than is kept, then `end` has its last bytes, and
-    `errors` the end of its standard error. `problem` is one line: why the program could not be started, or why it was ended for a
-    fault of its own. `ended_by` names what ended it from outside: its own time limit (`timeout`), or the end of the run. None: it
-    ended by itself.
+    `size` the number of bytes that it wrote, and `truncated` whether it wrote more than is kept. `end` has its last bytes if so,
+    and is empty otherwise. `errors` is the end of its standard error. `problem` is one line: why the program could not be
+    started, or why it was ended for a fault of its own. `ended_by` names what ended it from outside: its own time limit
+    (`timeout`), or the end of the run. None: it ended by itself.
     """
 
     exit_code: int | None

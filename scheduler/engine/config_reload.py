@@ -72,19 +72,19 @@ def load_for_standby(
 
     It is the last config in force if a running daemon would not apply the file either: because the file has errors or
     may be half-written, or with `reload: manual`. The daemon must not exit because of a bad file, because it
-    may have to take over. A changed `state` waits for a restart, also if a reload has accepted the file.
+    may have to take over. `state` stays as it was at the start, whatever the file says now.
     """
     state, server = in_force.settings.state, in_force.settings.postgresql
-    kept = replace(loaded_in_force, settings=replace(loaded_in_force.settings, state=state, postgresql=server))
+    with_old_state = replace(loaded_in_force, settings=replace(loaded_in_force.settings, state=state, postgresql=server))
     if in_force.settings.reload == "manual":
-        return kept, None
+        return with_old_state, None
     try:
         loaded = load.load_config(path, environ, time_check=_lenient_time_check(now))
         check_removals(in_force, loaded)
         if loaded.settings.database != in_force.settings.database:  # a standby of the old database might lead beside this one
             raise Refused("restart_needed", "`state` has changed; restart all daemons of this config with the new value")
     except (ConfigError, Refused) as error:
-        return kept, error
+        return with_old_state, error
     return loaded, None
 
 

@@ -25,7 +25,7 @@ from scheduler.store.transaction import Transaction
 
 MAX_OPEN = 200  # open problems that an agent reports; further findings are counted in one problem of their own
 LOOKS_WITHOUT_LINES = 2  # in a row, after which a problem whose lines are gone is over
-RETURN_TIME = timedelta(days=1)  # so soon after its end, a problem with the same line is the same, and an agent may remember it
+RETURN_TIME = timedelta(days=1)  # after its end: its line shows the same problem again, and a mention may be a memory
 WRONG_END_TIME = timedelta(days=1)  # a problem that opens again so soon was not over
 MAX_ALIASES = 20  # other keys of a problem that are remembered
 MAX_WRONGLY_CLOSED = 3  # each doubles the number of answers without a mention that end the problem

@@ -145,16 +145,16 @@ Clock = Callable[[datetime], str]  # shows a time as its reader expects it
 
 
 def rejected_wakes_text(rejected: RejectedWakes, at: Clock, *, of_job: bool) -> str:
-    """How many wakes were rejected, since when and why. `of_job`: the reader asks for the job that sent them.
+    """How many wakes were rejected, since when and why. `of_job`: the text is about the job that sent them.
 
     Of several wakes that no job has sent, only the sender of the last one is on record.
     """
     sender = f"{rejected.sender} ({rejected.source})" if rejected.sender else rejected.source
     is_one, since = rejected.count == 1, at(rejected.first_at)
-    is_by_all = is_one or rejected.source == Trigger.CRON
-    whose = f" of agent/{rejected.agent}" if of_job else f" by {sender}" if is_by_all else ""
+    has_one_sender = is_one or rejected.source == Trigger.CRON
+    whose = f" of agent/{rejected.agent}" if of_job else f" by {sender}" if has_one_sender else ""
     when = f"was rejected at {since}" if is_one else f"were rejected since {since}"
-    last = "" if of_job or is_by_all else f", the last by {sender}"
+    last = "" if of_job or has_one_sender else f", the last by {sender}"
     return f"{format_count(rejected.count, 'wake')}{whose} {when}{last}: {RejectedBecause(rejected.why).says}"
 
 

@@ -167,7 +167,7 @@ class Network:
     ca_file: Path | None = None
 
 
-DEFAULT_CLUSTER = "heartbeatd"  # the name of the queue of most clusters
+DEFAULT_CLUSTER = "heartbeatd"  # default of `executor.queue`, the prefix of all queue names, which names a cluster
 
 
 @dataclass(frozen=True, slots=True)

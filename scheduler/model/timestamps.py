@@ -1,4 +1,4 @@
-"""Converts times between Python, the database (UTC milliseconds)."""
+"""Converts times between Python and the database (UTC milliseconds)."""
 
 from __future__ import annotations
 

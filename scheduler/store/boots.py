@@ -155,7 +155,7 @@ def count_crashes(db: sqlite3.Connection) -> int:
 
 
 def last_crash_seen_at(db: sqlite3.Connection) -> datetime | None:
-    """When the boot after the last crash started: on this machine, or on one that has taken over. None without a crash."""
+    """When the next daemon started after the last crash, on this machine or on another. None without a crash."""
     row = db.execute(
         "select min(started_at) as found from boot where id = (select min(id) from boot where id >"
         " (select max(id) from boot where ended_at is null and id < (select max(id) from boot)))"

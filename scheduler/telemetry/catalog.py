@@ -167,7 +167,7 @@ READ: Mapping[str, Metric] = {
         "Daemon processes that ended without a clean stop, in all the time that the database has existed."
     ),
     "heartbeatd_last_crash_timestamp_seconds": Metric(
-        "When a daemon started after the last process that ended without a clean stop; absent if there was none."
+        "When the next daemon started after the last crash; absent if there was none."
     ),
     "heartbeatd_due_entries": Metric("Agents and jobs that are due now."),
     "heartbeatd_oldest_due_timestamp_seconds": Metric(

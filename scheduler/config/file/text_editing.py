@@ -83,13 +83,13 @@ def apply_patch(text: str, patch: Values, own: Keys = (), comments: Mapping[str,
     if not isinstance(data, dict | None):
         raise EditRefused(1, next(iter(patch), ""), "the file must be keys with values")
     changes = list(_list_changes((), data or {}, patch))
-    most = len(changes)
-    while changes:  # as many at once as do not touch the same lines, because to read a large text takes long
+    at_once = len(changes)
+    while changes:  # those of different lines together, because it takes long to parse a large text
         document, edits, taken, left = _Document(text), list[_Edit](), set[int](), list[Change]()
         wanted: object = data
         for path, keys in changes:
             try:
-                edit = document.change((*path, next(iter(keys))), keys, own, comments or {}) if len(edits) < most else None
+                edit = document.change((*path, next(iter(keys))), keys, own, comments or {}) if len(edits) < at_once else None
             except EditRefused:
                 if not edits:
                     raise
@@ -103,11 +103,11 @@ def apply_patch(text: str, patch: Values, own: Keys = (), comments: Mapping[str,
         changed = document.apply(edits)
         if _is_same(_parse_or_none(changed), wanted):
             text, data, changes = changed, wanted, left
-        elif most == 1:
+        elif at_once == 1:
             path, keys = changes[0]
             raise document.refusal((*path, next(iter(keys))), keys)
         else:
-            most = 1
+            at_once = 1  # together they gave another value than wanted
     return text
 
 
@@ -215,7 +215,7 @@ class _Edit:
 
     @property
     def places(self) -> range:
-        """Its lines and the gaps between them, or the gap in which it inserts lines. Line 5 is between the gaps 10 and 12."""
+        """Numbers that two edits of one place share. Line n, from 0, is 2n + 1. Lines inserted before it are 2n."""
         return range(2 * self.first + 1, 2 * self.end) if self.first < self.end else range(2 * self.first, 2 * self.first + 1)
 
 

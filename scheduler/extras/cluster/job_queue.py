@@ -279,7 +279,7 @@ class JobQueue:
         self._cluster = remote.name
         self._serves = serves
         self._served = [self._name_of(each) for each in serves]  # as Procrastinate knows them
-        # Another cluster may have an agent of the same name. That of the default name has the locks of earlier versions.
+        # Another cluster may have an agent of the same name. The default has the locks of earlier versions.
         self._lock_prefix = "" if remote.name == DEFAULT_CLUSTER else f"{remote.name}/"
         self._settings = {
             **SERVER_KEEPALIVES,
@@ -423,8 +423,8 @@ class JobQueue:
         """End the attempts that no worker has fetched, and ask for the end of the others. Returns those to withdraw again.
 
         Another process fetches or ends these, or has just submitted them. What is ended gets the result `unbegun`, or `lost` if
-        it may have begun. So do those of `absent` that are not in the queue, and they will not be. It waits for the commit of a
-        submission of these, and for no other lock.
+        it may have begun. Those of `absent` that are not in the queue get `unbegun`, and can no longer be submitted. It waits
+        until a submission of these is committed, and for no other lock.
         """
         arguments = {"keys": list(keys), "why": why, "unbegun": unbegun, "lost": lost}
         async with self._transaction() as (db, manager):

@@ -85,7 +85,8 @@ def copy_all_rows(source: Path | str, target: Store) -> dict[str, int]:
                 if db.execute(f"select 1 from {table} limit 1").fetchone():  # noqa: S608 (our own name)
                     raise StoreError(f"the target has rows already (in the table {table}); name an empty database")
                 _copy_table(origin, db, table)
-            generated = "autoincrement" if is_file(db) else "id integer primary key"  # in a file, others follow the highest one
+            # Without `autoincrement`, SQLite goes on from the highest id in the table.
+            generated = "autoincrement" if is_file(db) else "id integer primary key"
             for table, definition in tables.items():
                 if generated in definition and (last := _last_id(origin, table)):
                     _reserve_ids(db, table, last)
