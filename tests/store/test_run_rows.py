@@ -407,7 +407,7 @@ def test_the_overview_of_an_entry_has_its_own_wakes_delays_and_costs(tx: Transac
     for key, change in ((OPS, {"muted_until": at(5)}), ((Kind.HEARTBEAT, "gone"), {"muted_until": at(5), "state": "removed"})):
         entries.change_entry(tx, rows[key], rows[key]._replace(**change))
     wakes.keep_wake(tx, rows[JOB], Wake("ops", "manual", "command", kind=Kind.CRON), at(1))
-    for run, kind, awaits in ((1, "heartbeat", "[]"), (2, "cron", "[]"), (3, "cron", '["night"]')):
+    for run, kind, awaits in ((1, "heartbeat", '["other"]'), (2, "cron", "[]"), (3, "cron", '["night"]')):
         add_message(tx, run, "phone", "opened p1", kind=kind, awaits=awaits, state="pending")
     found = overviews.entry_overviews(tx.db, None, None)
     assert [(row.kind.value, row.name, each["wakes"], each["failing_awaits"]) for row, each in found] == [
